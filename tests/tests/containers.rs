@@ -643,16 +643,23 @@ fn stale_sockets_are_swept() {
 fn a_killed_end_is_noticed() {
     case("containers-killed", |c| {
         let (pair, dir) = (Pair::new(c, false)?, directory(c));
-        let (server, mut client) = (0..TRIES)
-            .map(|_| {
-                let server = serve(c, &pair, Side::Run, Some(&dir), "server")?;
-                let mut client = dial(c, &pair, Side::Run, Some(&dir), 5000, 400)?;
-                client.say("\n");
-                client.wait_line("asked", secs(20));
-                Ok((server, client))
-            })
-            .find(|ends| ends.is_err() || upgraded(&connections(&[PORT])) == 2)
-            .expect("two ends that find each other")?;
+        let mut met = None;
+        for _ in 0..TRIES {
+            let mut server = serve(c, &pair, Side::Run, Some(&dir), "server")?;
+            let mut client = dial(c, &pair, Side::Run, Some(&dir), 5000, 400)?;
+            client.say("\n");
+            client.wait_line("asked", secs(60));
+            if upgraded(&connections(&[PORT])) == 2 {
+                met = Some((server, client));
+                break;
+            }
+            // Ends that did not find each other end well: the name of one that is killed while it
+            // waits to be found would stay in the directory.
+            client.say("\n");
+            client.success(secs(60));
+            server.success(secs(60));
+        }
+        let (server, mut client) = met.expect("two ends that find each other");
         drop(server);
         client.say("\n");
         // An empty answer: the end of the stream; or a reset.
