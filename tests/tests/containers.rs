@@ -141,7 +141,7 @@ fn dial_after(
     command.env("SHORTWIRE_AFTER", operations.to_string());
     let numbers = [PORT.to_string(), own.to_string(), rounds.to_string()];
     let mut client = c.start("client", command.args(["-c", CLIENT, pair.address]).args(numbers));
-    client.wait_line("connected", secs(10));
+    client.wait_line("connected", secs(60));
     Ok(client)
 }
 
@@ -159,9 +159,9 @@ fn talk(clients: &mut [Proc]) -> (Vec<Connection>, Vec<String>) {
     clients.iter_mut().for_each(|client| client.say("\n"));
     let who = clients
         .iter_mut()
-        .map(|client| client.wait_line("who", secs(10)).replace("who ", ""))
+        .map(|client| client.wait_line("who", secs(60)).replace("who ", ""))
         .collect();
-    clients.iter_mut().for_each(|client| drop(client.success(secs(10))));
+    clients.iter_mut().for_each(|client| drop(client.success(secs(60))));
     (seen, who)
 }
 
@@ -174,7 +174,7 @@ fn one_talk(c: &Case, pair: &Pair, dir: &Path, rounds: u32) -> Result<Vec<Connec
     let mut server = serve(c, pair, Side::Run, Some(dir), "server")?;
     let (seen, who) = talk(&mut [dial(c, pair, Side::Run, Some(dir), 5000, rounds)?]);
     assert_eq!(who, ["server"]);
-    server.success(secs(10));
+    server.success(secs(60));
     Ok(seen)
 }
 
@@ -224,7 +224,7 @@ fn iperf3(
         command.args(["-c", pair.address, "-p", &number, "-t", &seconds.to_string()]).args(options),
     )
     .success(secs(60));
-    server.wait(secs(10));
+    server.wait(secs(60));
     Ok(watch)
 }
 
@@ -379,7 +379,7 @@ fn the_same_addresses_at_the_same_time() {
             }
             let (seen, who) = talk(&mut clients);
             assert_eq!(who, ["one", "two"], "a client was led to the other's server");
-            servers.iter_mut().for_each(|server| drop(server.success(secs(10))));
+            servers.iter_mut().for_each(|server| drop(server.success(secs(60))));
             both += upgraded(&seen);
         }
         assert!(both >= 16, "only {both} of 128 ends were upgraded");
@@ -405,7 +405,7 @@ fn halves_of_two_pairs_do_not_meet() {
             }
             let (seen, who) = talk(&mut clients);
             assert_eq!((upgraded(&seen), who), (0, vec!["one".to_string(), "two".to_string()]));
-            servers.iter_mut().for_each(|server| drop(server.success(secs(10))));
+            servers.iter_mut().for_each(|server| drop(server.success(secs(60))));
         }
         Ok(())
     });
@@ -483,13 +483,13 @@ fn stranger(c: &Case, by: &[&str], mode: &str, dir: &Path) -> Result<Proc, Skip>
     }
     let mut stranger =
         c.start("stranger", command.args(["-c", STRANGER, mode]).arg(dir).arg("5000"));
-    stranger.wait_line("ready", secs(10));
+    stranger.wait_line("ready", secs(60));
     Ok(stranger)
 }
 
 fn ended(mut stranger: Proc) -> String {
     stranger.say("\n");
-    stranger.wait_line("heard", secs(10))
+    stranger.wait_line("heard", secs(60))
 }
 
 /// Somebody of another user is there too, under the right name: it gets no word of the proof and no
@@ -511,7 +511,7 @@ fn another_user_is_refused() {
             let client = dial_after(c, &pair, (Side::Run, Some(&dir)), 5000, 3000, 1000)?;
             let (seen, who) = talk(&mut [client]);
             assert_eq!(who, ["server"]);
-            server.success(secs(10));
+            server.success(secs(60));
             found = upgraded(&seen);
             let before = std::mem::replace(&mut calls, stranger.stdout().matches("called").count());
             if found == 2 && calls > before {
@@ -549,13 +549,13 @@ fn liars() {
             assert_eq!(who, ["server"], "{mode}");
             // It may keep them on TCP; it may not stand between them.
             assert_ne!(upgraded(&seen), 1, "{mode}: one end believes in another");
-            server.success(secs(10));
+            server.success(secs(60));
             let heard = ended(stranger);
             assert!(
                 heard.contains("'came'") || heard.contains("'called'"),
                 "{mode}: met nobody: {heard}"
             );
-            until("names are taken away", secs(5), || is_empty(&dir));
+            until("names are taken away", secs(60), || is_empty(&dir));
         }
         Ok(())
     });
@@ -615,7 +615,7 @@ fn directories_that_cannot_be_used() {
             "client",
             command.args(["-c", CLIENT, pair.address, &PORT.to_string(), "5000", "100"]),
         );
-        client.wait_line("connected", secs(10));
+        client.wait_line("connected", secs(60));
         let (seen, who) = talk(&mut [client]);
         assert_eq!((upgraded(&seen), who), (0, vec!["server".to_string()]));
         assert!(
@@ -623,7 +623,7 @@ fn directories_that_cannot_be_used() {
             "{:?}",
             seen.iter().map(|c| &c.state).collect::<Vec<_>>()
         );
-        server.success(secs(10));
+        server.success(secs(60));
         Ok(())
     });
 }
@@ -638,8 +638,8 @@ fn stale_sockets_are_swept() {
         let server = serve(c, &pair, Side::Run, Some(&dir), "server")?;
         let mut client = dial(c, &pair, Side::Plain, None, 5001, 100)?;
         client.say("\n");
-        client.wait_line("asked", secs(20));
-        until("the server listens in the directory", secs(5), || !is_empty(&dir));
+        client.wait_line("asked", secs(60));
+        until("the server listens in the directory", secs(60), || !is_empty(&dir));
         drop((server, client));
         let stale: Vec<PathBuf> =
             fs::read_dir(&dir).expect("the directory").flatten().map(|e| e.path()).collect();
@@ -692,7 +692,7 @@ fn a_killed_end_is_noticed() {
         drop(server);
         client.say("\n");
         // An empty answer: the end of the stream; or a reset.
-        client.wait(secs(10));
+        client.wait(secs(60));
         assert!(is_empty(&dir));
         Ok(())
     });
@@ -757,7 +757,7 @@ fn manifests() {
         let files = ["pod.yaml", "compose.yaml"].map(|name| dir.join(name));
         let mut check =
             c.start("check", Command::new(need("python3")?).args(["-c", CHECK]).args(&files));
-        match check.wait(secs(20)).code() {
+        match check.wait(secs(60)).code() {
             Some(77) => return system_tests::skip("python3 has no yaml"),
             code => assert_eq!(code, Some(0), "{}", check.stderr()),
         }
