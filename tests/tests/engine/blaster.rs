@@ -208,10 +208,12 @@ fn a_blaster_is_seen_by_ps_and_top_and_leaves_nothing() {
         let row = seen(case, blaster.pid());
         assert_eq!((&row["apps"], &row["links"]), (&2.into(), &1.into()), "{row}");
         let pid = blaster.pid().to_string();
-        let top = json(case, &["engine", "top", &pid, "--json", "--interval", "200ms"]);
-        let link = &top["processes"][0]["links"][0];
-        assert_eq!(link["name"], "packetblaster.output -> memory.input", "{top}");
-        assert!(link["packets"].as_f64() > Some(0.0), "{top}");
+        until("the rate of its link", || {
+            let top = json(case, &["engine", "top", &pid, "--json", "--interval", "200ms"]);
+            let link = &top["processes"][0]["links"][0];
+            assert_eq!(link["name"], "packetblaster.output -> memory.input", "{top}");
+            link["packets"].as_f64() > Some(0.0)
+        });
         ends_well(blaster);
         assert_eq!(fs::read_dir(case.dir().join("run")).map_or(0, Iterator::count), 0);
         Ok(())

@@ -115,7 +115,7 @@ fn a_capture_ends_well_by_signal_by_its_reader_and_by_its_engine() {
             let top = json(case, &["engine", "top", &pid, "--json", "--interval", "200ms"]);
             top["processes"][0]["engines"][0]["breaths"].as_f64()
         };
-        assert!(breaths(case) > Some(0.0));
+        until("the engine breathes", || breaths(case) > Some(0.0));
         // The engine's end ends it.
         let mut last = case.start("last", command(&["capture", &pid, "src", "-w"]).arg(&path));
         last.wait_line("capturing", secs(20));

@@ -208,13 +208,16 @@ fn counters_are_seen_by_ps_and_top_and_prometheus() {
             (&ps["processes"][0]["apps"], &ps["processes"][0]["links"]),
             (&2.into(), &1.into())
         );
-        let top = json(case, &["engine", "top", "--json", "--interval", "0.3"]);
-        let process = &top["processes"][0];
-        let link = &process["links"][0];
-        assert_eq!(link["name"], "src.output -> sink.input");
-        assert!(link["packets"].as_f64().expect("a rate") > 1000.0, "{top}");
-        assert!(process["apps"][1]["cycles_per_packet"].as_f64().expect("cycles") > 0.0, "{top}");
-        assert!(process["engines"][0]["latency_ns"]["p99"].as_u64().expect("latency") > 0, "{top}");
+        // An engine that gets no processor between the two looks of one `top` has no rates.
+        until("the rates of a link, an app and an engine", || {
+            let top = json(case, &["engine", "top", "--json", "--interval", "0.3"]);
+            let process = &top["processes"][0];
+            let link = &process["links"][0];
+            assert_eq!(link["name"], "src.output -> sink.input");
+            link["packets"].as_f64().expect("a rate") > 1000.0
+                && process["apps"][1]["cycles_per_packet"].as_f64() > Some(0.0)
+                && process["engines"][0]["latency_ns"]["p99"].as_u64() > Some(0)
+        });
         let text = case
             .start("top", &mut command(&["engine", "top", "--once", "--interval", "100ms"]))
             .success(secs(20));
@@ -297,13 +300,12 @@ fn a_full_disk_is_told_and_the_rest_runs_on() {
             });
             link.expect("the link")["packets"].as_f64().expect("a rate")
         };
-        let rate = packets();
+        until("the rest runs on", || packets() > 1000.0);
         engine.signal(Signal::INT);
         let (status, report) = (engine.wait(secs(20)), engine.stdout());
         let _ = Command::new("umount").arg(&disk).status();
         assert_eq!(status.code(), Some(1), "packets were lost");
         assert!(said.contains("No space left") && said.contains("x.pcap"), "{said}");
-        assert!(rate > 1000.0, "the rest stands still");
         assert!(report.contains("tee.b -> sink.input"), "{report}");
         Ok(())
     });
@@ -376,7 +378,7 @@ fn top_and_ps_say_when_there_is_nothing() {
 
 /// Waits for a condition that another process brings about.
 fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let end = Deadline::within(secs(20));
+    let end = Deadline::within(secs(60));
     while !condition() {
         assert!(!end.is_over(), "still not: {what}");
         std::thread::sleep(millis(10));
