@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
 use super::wire::{End, Namespace};
 use super::*;
 
@@ -36,9 +38,52 @@ fn network((links, apps): (&str, &str)) -> String {
     format!("links = [\"a.tx -> b.rx\", \"b.tx -> a.rx\"{links}]\n{STEADY}{apps}")
 }
 
+/// Until it is dropped, what this thread does and starts runs on one processor: the kernel keeps the order of
+/// what is sent into a cable only for each processor that sends.
+struct OneProcessor(CpuSet);
+
+impl OneProcessor {
+    fn new() -> OneProcessor {
+        let all = sched_getaffinity(None).expect("processors");
+        let last = (0..CpuSet::MAX_CPU).rev().find(|cpu| all.is_set(*cpu)).expect("a processor");
+        let mut one = CpuSet::new();
+        one.set(last);
+        sched_setaffinity(None, &one).expect("one processor");
+        OneProcessor(all)
+    }
+}
+
+impl Drop for OneProcessor {
+    fn drop(&mut self) {
+        let _ = sched_setaffinity(None, &self.0);
+    }
+}
+
+fn top(case: &Case) -> Value {
+    json(case, &["engine", "top", "--json", "--interval", "0.05"])
+}
+
 /// Packets sent on a link so far.
 pub(super) fn sent(case: &Case, link: &str) -> u64 {
-    let top = json(case, &["engine", "top", "--json", "--interval", "0.05"]);
+    count(&top(case), link)
+}
+
+/// The same, with all that had been sent before the call: an engine publishes its breaths, then its links.
+/// Where a look found new breaths, the next new ones say that the links were published too, and a third
+/// look reads them.
+fn all_sent(case: &Case, link: &str) -> u64 {
+    let (mut sent, mut published) = (0, 0);
+    until("the engine publishes", || {
+        let top = top(case);
+        sent = count(&top, link);
+        let breaths = top["processes"][0]["engines"][0]["breaths"].as_f64();
+        published += usize::from(breaths > Some(0.0));
+        published == 3
+    });
+    sent
+}
+
+fn count(top: &Value, link: &str) -> u64 {
     let links = top["processes"][0]["links"].as_array().cloned().unwrap_or_default();
     let found = links.iter().find(|object| object["name"] == link);
     found
@@ -49,6 +94,7 @@ pub(super) fn sent(case: &Case, link: &str) -> u64 {
 #[test]
 fn what_did_not_change_keeps_its_packets_and_counters() {
     case("reload", |case| {
+        let _one = OneProcessor::new();
         let namespace = Namespace::new()?;
         namespace.cable("a0", "a1");
         namespace.cable("b0", "b1");
@@ -59,7 +105,10 @@ fn what_did_not_change_keeps_its_packets_and_counters() {
         let (from, to) = (End::of(&namespace, "a0"), End::of(&namespace, "b0"));
         from.reach(&to, || engine.stderr());
         let frames = recording::frames(400);
-        let before = sent(case, "a.tx -> b.rx");
+        // Probes may still be under way. What is sent behind all of them arrives behind them.
+        from.send(&frames[0]);
+        while to.receive(secs(60)).expect("the frame behind the probes") != frames[0] {}
+        let before = all_sent(case, "a.tx -> b.rx");
         let done = AtomicBool::new(false);
         let rounds = std::thread::scope(|scope| {
             let traffic = scope.spawn(|| {
