@@ -95,7 +95,7 @@ fn interfaces_are_filled_and_the_loss_is_counted() {
         let blast = |words: &str| {
             let mut command = namespace.command(&shortwire());
             command.arg("packetblaster").args(words.split(' '));
-            case.start("packetblaster", &mut command).success(secs(30))
+            case.start("packetblaster", &mut command).success(secs(60))
         };
         let received = |output: &str| {
             let text =
@@ -136,7 +136,7 @@ fn what_cannot_be_sent_is_told() {
             (vec!["synth", "--sink", "--dst", "fd00::1"], "different families"),
         ] {
             let mut blaster = case.start("packetblaster", command(&["packetblaster"]).args(words));
-            assert_eq!(blaster.wait(secs(20)).code(), Some(1));
+            assert_eq!(blaster.wait(secs(60)).code(), Some(1));
             assert!(blaster.stderr().contains(part), "{part} is not in {}", blaster.stderr());
             // A cause is told once.
             assert!(blaster.stderr().matches("os error").count() <= 1, "{}", blaster.stderr());
@@ -188,7 +188,7 @@ fn a_load_test_finds_the_rate_of_a_limiter() {
         let path = file(case, text);
         let mut engine =
             case.start("engine", namespace.command(&shortwire()).arg("engine").arg(&path));
-        engine.wait_line("running:", secs(20));
+        engine.wait_line("running:", secs(60));
         let mut wrong = Vec::new();
         while let Err(why) = finds_the_limit(case, &namespace) {
             wrong.push(why);

@@ -101,7 +101,7 @@ fn what_did_not_change_keeps_its_packets_and_counters() {
         let path = file(case, &network(("", "")));
         let mut engine =
             case.start("engine", namespace.command(&shortwire()).arg("engine").arg(&path));
-        engine.wait_line("running:", secs(20));
+        engine.wait_line("running:", secs(60));
         let (from, to) = (End::of(&namespace, "a0"), End::of(&namespace, "b0"));
         from.reach(&to, || engine.stderr());
         let frames = recording::frames(400);
@@ -129,7 +129,7 @@ fn what_did_not_change_keeps_its_packets_and_counters() {
             for (number, step) in STEPS.into_iter().enumerate() {
                 file(case, &network(step));
                 engine.signal(Signal::HUP);
-                engine.wait_lines("reloaded:", number + 1, secs(20));
+                engine.wait_lines("reloaded:", number + 1, secs(60));
                 let now = sent(case, "a.tx -> b.rx");
                 assert!(now >= counted, "the counter fell from {counted} to {now}");
                 counted = now;
@@ -165,16 +165,16 @@ fn a_bad_file_is_refused_and_the_old_network_runs_on() {
             file(case, text);
             let before = sent(case, "src.output -> sink.input");
             engine.signal(Signal::HUP);
-            engine.wait_lines("reload refused", number + 1, secs(20));
+            engine.wait_lines("reload refused", number + 1, secs(60));
             until("it runs on", || sent(case, "src.output -> sink.input") > before);
         }
         engine.wait_line(
             "line 4: app 'sink': there is no kind 'Sync'; did you mean 'Sink'?",
-            secs(20),
+            secs(60),
         );
         fs::remove_file(&path).expect("remove the file");
         engine.signal(Signal::HUP);
-        engine.wait_lines("reload refused", bad.len() + 1, secs(20));
+        engine.wait_lines("reload refused", bad.len() + 1, secs(60));
         ends_well(engine);
         Ok(())
     });
@@ -191,13 +191,13 @@ fn an_app_that_cannot_start_is_told_and_the_rest_runs() {
             "[apps.src]\nkind = \"Source\"\n[apps.sink]\nkind = \"Sink\"",
         );
         let mut engine = engine(case, &file(case, &text), &[]);
-        let said = engine.wait_line("app 'gone' (PcapReader)", secs(20));
+        let said = engine.wait_line("app 'gone' (PcapReader)", secs(60));
         assert!(said.contains("/nonexistent/x.pcap"), "{said}");
         let before = sent(case, "src.output -> sink.input");
         until("the rest runs", || sent(case, "src.output -> sink.input") > before);
         // It is told once more by the status.
         engine.signal(Signal::INT);
-        assert_eq!(engine.wait(secs(20)).code(), Some(1), "{}", engine.stderr());
+        assert_eq!(engine.wait(secs(60)).code(), Some(1), "{}", engine.stderr());
         Ok(())
     });
 }

@@ -14,7 +14,7 @@ fn traced(case: &Case, words: &[&str]) -> String {
     let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/mistake.lua");
     let mut command = command(&["snsh", "--shared", "--traces", "-"]);
     let mut script = case.start("snsh", command.arg(example).arg("0.1").args(words));
-    script.success(secs(30));
+    script.success(secs(60));
     script.stderr()
 }
 
