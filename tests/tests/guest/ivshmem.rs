@@ -57,7 +57,7 @@ fn number(said: &str, name: &str) -> f64 {
 }
 
 fn wait_for(path: &Path) {
-    let end = Deadline::within(secs(20));
+    let end = Deadline::within(secs(60));
     while !path.exists() {
         assert!(!end.is_over(), "{} does not come", path.display());
         std::thread::sleep(system_tests::millis(20));
@@ -72,7 +72,7 @@ fn programs_of_two_guests_share_a_bar() {
         let client = guest(case, "client")?;
         let client = client.wait(secs(500));
         let said = client.success().to_string();
-        server.wait(secs(60)).success();
+        server.wait(secs(300)).success();
         assert!(said.contains("after: 0002 ivshmem") && said.contains("ready"), "{said}");
         let upgraded = |how: &str| {
             said.lines()
