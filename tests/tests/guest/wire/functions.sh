@@ -1,7 +1,7 @@
 # In both guests. An end is "ours" or "theirs": over which library its program goes.
 ours="shortwire run --rsocket --prefer verbs --"
 spread=/usr/lib/x86_64-linux-gnu/rsocket/librspreload.so
-limit=${limit:-100}
+limit=${limit:-300}
 
 library() { [ $1 = theirs ] || echo "$ours"; }
 
@@ -94,6 +94,12 @@ killed() {
     endless="-S 65536 -I 1000000 -C 100 -T b"
     far "serve $port $(library $2) rstream -b $peer -p $port $endless" > /tmp/far
     timeout $limit $(library $1) rstream -s $peer -p $port $endless > /tmp/said 2>&1 & client=$!
+    # It begins when the queue pairs of both are connected.
+    tries=0
+    until rdma resource show qp | grep -q "type RC .*state RTS" && far rdma resource show qp | grep -q "type RC .*state RTS"; do
+        tries=$((tries + 1)); [ $tries -lt 200 ] || break
+        sleep 0.1
+    done
     sleep 3
     # Both are there, or it was not in the middle.
     there=$(for end in $(pidof rstream) $(far pidof rstream); do echo $end; done | wc -l)
@@ -119,5 +125,5 @@ stays() {
     limit=20
     killed "$@" > /tmp/kept 2>&1
     grep -q ^ok /tmp/kept && cat /tmp/kept || echo "as librdmacm: $1 to $2: rstream, $3 killed, the other was still there after $limit s"
-    limit=100
+    limit=300
 }
