@@ -70,7 +70,7 @@ fn programs_of_two_guests_share_a_bar() {
         let server = guest(case, "server")?;
         wait_for(&case.dir().join("cable"));
         let client = guest(case, "client")?;
-        let client = client.wait(secs(500));
+        let client = client.wait(secs(700));
         let said = client.success().to_string();
         server.wait(secs(300)).success();
         assert!(said.contains("after: 0002 ivshmem") && said.contains("ready"), "{said}");
