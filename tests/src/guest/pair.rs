@@ -40,7 +40,7 @@ const NEAR: &str = r#"
 far() { printf '%s\n' "$*" | nc $peer 9000; }
 tries=0
 until [ "$(far echo here 2> /dev/null)" = here ]; do
-    tries=$((tries + 1)); [ $tries -lt 200 ] || { echo "the other guest does not come"; exit 1; }
+    tries=$((tries + 1)); [ $tries -lt 1000 ] || { echo "the other guest does not come"; exit 1; }
     sleep 0.3
 done
 "#;
@@ -73,7 +73,7 @@ pub fn run(
         // It may not have told the other one to end, which ends with its `Proc`.
         return near;
     }
-    let other = far.wait(secs(60));
+    let other = far.wait(secs(300));
     let said = format!("{}\n-- console\n{}", other.output, other.console);
     assert!(other.status == Some(0) && !said.contains("cannot load "), "the far guest:\n{said}");
     near
@@ -81,7 +81,7 @@ pub fn run(
 
 /// The emulator makes its end of the cable soon after its start.
 fn wait_for(path: &Path) {
-    let end = Deadline::within(secs(20));
+    let end = Deadline::within(secs(60));
     while fs::metadata(path).is_err() {
         assert!(!end.is_over(), "{} does not come", path.display());
         std::thread::sleep(millis(20));
