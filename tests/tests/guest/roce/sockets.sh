@@ -78,7 +78,7 @@ look 3 7004
 wait $client; echo "client: $?"
 cat /tmp/said
 # A fork in between, then new connections.
-printf 'BGSAVE\r\n' | nc 127.0.0.1 7004 -w 2 | head -1
+printf 'BGSAVE\r\nQUIT\r\n' | nc 127.0.0.1 7004 -w 60 | head -1
 $over redis-benchmark -p 7004 --csv -n 500 -c 2 -t set -d 50000 > /tmp/said 2>&1; echo "after a fork: $?"
 kill $server; wait $server 2> /dev/null
 
