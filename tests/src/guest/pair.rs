@@ -63,7 +63,7 @@ pub fn run(
     far.image.file("/far-shell", 0o755, FAR_SHELL.into());
     let begin = |own, peer| format!("own=10.9.0.{own} peer=10.9.0.{peer}\n{CABLE}{setup}");
     let far = far.start(case, "far", "", &format!("{}{FAR}", begin(2, 1)));
-    wait_for(&path);
+    wait_listening(&path);
     let whole = format!(
         "{}{NEAR}(\n{script}\n)\nstatus=$?\nfar touch /tmp/over\nexit $status\n",
         begin(1, 2)
@@ -79,11 +79,18 @@ pub fn run(
     near
 }
 
-/// The emulator makes its end of the cable soon after its start.
-fn wait_for(path: &Path) {
+/// Waits until the emulator listens at its end of a cable, soon after its start. While the socket is only bound it
+/// refuses who calls, and the other emulator calls once.
+pub fn wait_listening(path: &Path) {
     let end = Deadline::within(secs(60));
-    while fs::metadata(path).is_err() {
-        assert!(!end.is_over(), "{} does not come", path.display());
+    let name = path.to_string_lossy();
+    let listens = |line: &str| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        // The flag is that of a socket that listens.
+        matches!(fields[..], [_, _, _, "00010000", .., at] if at == name)
+    };
+    while !fs::read_to_string("/proc/net/unix").unwrap_or_default().lines().any(&listens) {
+        assert!(!end.is_over(), "nobody listens at {}", path.display());
         std::thread::sleep(millis(20));
     }
 }
