@@ -72,9 +72,9 @@ fn look(name: &str, server: &[&str], client: &[&str], connections: usize, payloa
         assert!(worst.0 <= MOST, "{} doorbells unacknowledged", worst.0);
         assert!(worst.1 <= payload + MOST, "{} bytes unread, {payload} of them payload", worst.1);
         client.signal(Signal::KILL);
-        client.wait(secs(10));
+        client.wait(secs(60));
         server.signal(Signal::KILL);
-        server.wait(secs(10));
+        server.wait(secs(60));
         Ok(()) as Outcome
     });
 }
@@ -195,6 +195,7 @@ fn late_wakeups(how: &str) {
         // Each of them beside thousands that were not late: `doctor` complains from one in a
         // thousand on. What it saw lies between what is counted before and after, on a busy machine
         // perhaps on the other side of that.
+        let end = Deadline::within(secs(60));
         let complaint = || shown(&["doctor", "--json", &server.pid().to_string()]).to_string();
         let is_rare = |(late, all): (u64, u64)| {
             assert!(late <= all, "{late} of {all}");
@@ -210,7 +211,7 @@ fn late_wakeups(how: &str) {
         }
         for mut side in [client, server] {
             side.signal(Signal::KILL);
-            side.wait(secs(10));
+            side.wait(secs(60));
         }
         Ok(())
     });
