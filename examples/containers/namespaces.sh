@@ -12,7 +12,7 @@ ends=
 
 container() {
     unshare --net --pid --mount --fork --kill-child sh -c '
-        mount -t tmpfs none /dev/shm; mount -t proc proc /proc; ip link set lo up; exec sleep 60' &
+        mount -t tmpfs none /dev/shm; mount -t proc proc /proc; ip link set lo up; exec sleep 600' &
     holder=$!
     ends="$ends $holder"
     # The first process inside of it, whose namespaces nsenter joins.
@@ -41,6 +41,13 @@ until grep -q ':1451 .* 0A ' "/proc/$server/net/tcp6" "/proc/$server/net/tcp"; d
     sleep 0.05
 done
 nsenter -t "$client" -n -p -m "$shortwire" run --rendezvous "$meet" -- iperf3 -c 192.168.50.1 -t 3 &
-sleep 1.5
-"$shortwire" ss
-wait $!
+client=$!
+# Until the two ends have found each other, or it is over.
+looks=0
+while seen=$("$shortwire" ss) && [ "$(echo "$seen" | grep -c 'iperf3.*SMCD$')" -lt 2 ] && [ $looks -lt 200 ] &&
+    kill -0 $client 2> /dev/null; do
+    looks=$((looks + 1))
+    sleep 0.05
+done
+echo "$seen"
+wait $client

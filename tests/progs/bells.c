@@ -168,7 +168,7 @@ int main(int argc, char **argv)
     cpu_set_t first;
     if (argc < 3)
         die("usage: bells serve|ask|drip|pour|slow|sip|late|deaf|gulp PORT ...");
-    limit_life(300);
+    limit_life(900);
     CPU_ZERO(&first);
     CPU_SET(0, &first);
     sched_setaffinity(0, sizeof first, &first);

@@ -1,6 +1,7 @@
 // herd server PORT | herd client PORT GOROUTINES ROUNDS: an echo server and its clients, in a Go program
 // with the C library. Both ends collect garbage all the time, get signals, start children, grow
 // stacks around reads and end threads. herd http PORT | herd get PORT TIMES: the same of net/http.
+// Clients that have done say "held", and keep their connections until a line comes on stdin, or its end.
 package main
 
 import "C"
@@ -115,11 +116,18 @@ func deep(frames int, conn net.Conn, to []byte) error {
 func dial(address string) net.Conn {
 	conn, err := net.Dial("tcp", address)
 	check(err, "connecting")
-	conn.SetDeadline(time.Now().Add(100 * time.Second))
+	// Timers are armed and never due: a busy machine may take minutes, and who runs this ends what hangs.
+	conn.SetDeadline(time.Now().Add(time.Hour))
 	return conn
 }
 
-func client(address string, number, rounds int) {
+// Connections that stay can be looked at.
+func hold() {
+	fmt.Println("held")
+	os.Stdin.Read(make([]byte, 1))
+}
+
+func client(address string, number, rounds int, working *sync.WaitGroup, leave <-chan struct{}) {
 	random := rand.New(rand.NewSource(int64(number)))
 	conn := dial(address)
 	for i := range rounds {
@@ -137,6 +145,8 @@ func client(address string, number, rounds int) {
 			conn = dial(address)
 		}
 	}
+	working.Done()
+	<-leave
 	check(conn.(*net.TCPConn).CloseWrite(), "shutdown")
 	if rest, err := io.ReadAll(conn); len(rest) != 0 || err != nil {
 		fail("the end brought", len(rest), "bytes", err)
@@ -173,6 +183,9 @@ func get(address string, times int) {
 				fail("answer", i, "is wrong")
 			}
 		}
+		if alive {
+			hold()
+		}
 	}
 }
 
@@ -195,14 +208,19 @@ func main() {
 		os.Remove(profile.Name())
 		check(pprof.StartCPUProfile(profile))
 		trouble()
-		var all sync.WaitGroup
+		var all, working sync.WaitGroup
+		leave := make(chan struct{})
 		for i := range number(3) {
 			all.Add(1)
+			working.Add(1)
 			go func() {
 				defer all.Done()
-				client(address, i, number(4))
+				client(address, i, number(4), &working, leave)
 			}()
 		}
+		working.Wait()
+		hold()
+		close(leave)
 		all.Wait()
 		pprof.StopCPUProfile()
 		if maps, threads := held(); maps > 400+12*threads {

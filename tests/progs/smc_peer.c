@@ -100,7 +100,7 @@ int main(int argc, char **argv)
 		s = c;
 	} else {
 		for (int tries = 0; connect(s, (void *)&a, sizeof a); tries++) {
-			if (errno != ECONNREFUSED || tries > 200)
+			if (errno != ECONNREFUSED || tries > 3000)
 				err(1, "connect");
 			usleep(100000);
 		}
@@ -142,7 +142,7 @@ int main(int argc, char **argv)
 	puts("exchanged");
 	fflush(stdout);
 	for (int tries = 0; access(argv[6], F_OK); tries++) {
-		if (tries > 1200)
+		if (tries > 3000)
 			errx(1, "nobody says go");
 		usleep(100000);
 	}

@@ -82,7 +82,7 @@ impl Container {
 
     /// Waits until somebody listens on the port there.
     pub fn wait_listening(&self, server: &mut Proc, port: u16) {
-        let end = Deadline::within(secs(30));
+        let end = Deadline::within(secs(60));
         let wanted = format!(":{port:04X}");
         let listening = |table: &str| {
             let text =

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use system_tests::{Case, Outcome, Ports, Side, case, compile, need, prog, secs};
+use system_tests::{Case, Outcome, Ports, Proc, Side, Watch, case, compile, need, prog, secs};
 
 /// Server and clients, connected through shared memory for at least `ends` ends.
 fn pair(
@@ -15,6 +15,15 @@ fn pair(
     ends: usize,
 ) -> Outcome {
     pair_of(c, &compile("herd.go")?, settings, modes, more, ends)
+}
+
+/// A client keeps its connections until so many ends were seen in shared memory, and then ends well.
+fn held(client: &mut Proc, watch: &Watch, ends: usize) {
+    client.wait_line("held", secs(100));
+    watch.wait_smcd(ends, secs(60));
+    client.say("\n");
+    let said = client.success(secs(100));
+    assert!(said.contains("done"), "{said}");
 }
 
 fn pair_of(
@@ -39,9 +48,7 @@ fn pair_of(
             "client",
             { client }.args([modes[1], &number]).args(more).envs(settings.iter().copied()),
         );
-        let said = client.success(secs(100));
-        assert!(said.contains("done"), "{said}");
-        watch.expect_smcd(ends);
+        held(&mut client, &watch, ends);
         assert!(server.running(), "the server has ended: {}", server.stderr());
         server.stop();
     }
@@ -99,9 +106,9 @@ fn beside_c() {
         let mut server =
             c.serve("server", port, Side::Run.command(&many).args(["server", &number]));
         let watch = c.watch(&[port]);
-        let said = c.client("client", Side::Run, &herd, &["client", &number, "20", "1500"]);
-        assert!(said.contains("done"), "{said}");
-        watch.expect_smcd(10);
+        let mut client = Side::Run.command(&herd);
+        let mut client = c.start("client", client.args(["client", &number, "20", "1500"]));
+        held(&mut client, &watch, 10);
         server.stop();
         Ok(())
     });
@@ -126,8 +133,9 @@ fn alone_or_off() {
             let number = port.to_string();
             let mut server = c.serve("server", port, server.args(["server", &number]));
             let watch = c.watch(&[port]);
-            let said =
-                c.start("client", client.args(["client", &number, "20", "1500"])).success(secs(60));
+            let said = c
+                .start("client", client.args(["client", &number, "20", "1500"]))
+                .success(secs(100));
             assert!(said.contains("done"), "{said}");
             watch.expect_tcp();
             server.stop();

@@ -40,7 +40,7 @@ const NEAR: &str = r#"
 far() { printf '%s\n' "$*" | nc $peer 9000; }
 tries=0
 until [ "$(far echo here 2> /dev/null)" = here ]; do
-    tries=$((tries + 1)); [ $tries -lt 200 ] || { echo "the other guest does not come"; exit 1; }
+    tries=$((tries + 1)); [ $tries -lt 1000 ] || { echo "the other guest does not come"; exit 1; }
     sleep 0.3
 done
 "#;
@@ -63,7 +63,7 @@ pub fn run(
     far.image.file("/far-shell", 0o755, FAR_SHELL.into());
     let begin = |own, peer| format!("own=10.9.0.{own} peer=10.9.0.{peer}\n{CABLE}{setup}");
     let far = far.start(case, "far", "", &format!("{}{FAR}", begin(2, 1)));
-    wait_for(&path);
+    wait_listening(&path);
     let whole = format!(
         "{}{NEAR}(\n{script}\n)\nstatus=$?\nfar touch /tmp/over\nexit $status\n",
         begin(1, 2)
@@ -73,17 +73,24 @@ pub fn run(
         // It may not have told the other one to end, which ends with its `Proc`.
         return near;
     }
-    let other = far.wait(secs(60));
+    let other = far.wait(secs(300));
     let said = format!("{}\n-- console\n{}", other.output, other.console);
     assert!(other.status == Some(0) && !said.contains("cannot load "), "the far guest:\n{said}");
     near
 }
 
-/// The emulator makes its end of the cable soon after its start.
-fn wait_for(path: &Path) {
-    let end = Deadline::within(secs(20));
-    while fs::metadata(path).is_err() {
-        assert!(!end.is_over(), "{} does not come", path.display());
+/// Waits until the emulator listens at its end of a cable, soon after its start. While the socket is only bound it
+/// refuses who calls, and the other emulator calls once.
+pub fn wait_listening(path: &Path) {
+    let end = Deadline::within(secs(60));
+    let name = path.to_string_lossy();
+    let listens = |line: &str| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        // The flag is that of a socket that listens.
+        matches!(fields[..], [_, _, _, "00010000", .., at] if at == name)
+    };
+    while !fs::read_to_string("/proc/net/unix").unwrap_or_default().lines().any(&listens) {
+        assert!(!end.is_over(), "nobody listens at {}", path.display());
         std::thread::sleep(millis(20));
     }
 }

@@ -3,6 +3,10 @@
 use super::wire::{Namespace, need_af_xdp};
 use super::*;
 
+/// How often figures are taken that a busy machine can spoil: it may leave a sender, a receiver or what
+/// lies between them without a processor for longer than the run lasts.
+const TRIES: usize = 5;
+
 #[test]
 fn what_is_made_up_can_be_captured_and_replayed() {
     case("blaster-pcap", |case| {
@@ -66,12 +70,19 @@ fn a_rate_is_kept() {
             "500ms",
             "--json",
         ];
-        let summary = json(case, &words);
-        // Never more than was asked for; a busy machine may give less.
-        let packets = summary["packets"].as_u64().expect("packets");
-        let most = 100_000.0 * summary["seconds"].as_f64().expect("seconds") + 1.0;
-        assert!(packets > 1000 && packets as f64 <= most, "{summary}");
-        Ok(())
+        let mut seen = Vec::new();
+        for _ in 0..TRIES {
+            let summary = json(case, &words);
+            // Never more than was asked for; a busy machine may give less.
+            let packets = summary["packets"].as_u64().expect("packets");
+            let most = 100_000.0 * summary["seconds"].as_f64().expect("seconds") + 1.0;
+            assert!(packets as f64 <= most, "{summary}");
+            if packets > 1000 {
+                return Ok(());
+            }
+            seen.push(packets);
+        }
+        panic!("packets in half a second each: {seen:?}");
     });
 }
 
@@ -84,19 +95,24 @@ fn interfaces_are_filled_and_the_loss_is_counted() {
         let blast = |words: &str| {
             let mut command = namespace.command(&shortwire());
             command.arg("packetblaster").args(words.split(' '));
-            case.start("packetblaster", &mut command).success(secs(30))
+            case.start("packetblaster", &mut command).success(secs(60))
         };
-        for output in ["--if a0", "--raw a0"] {
+        let received = |output: &str| {
             let text =
                 blast(&format!("synth --count 20000 --rate 100kpps --receive a1 --json {output}"));
             let summary: Value = serde_json::from_str(&text).expect("JSON");
             assert_eq!(summary["packets"], 20000, "{summary}");
-            let received = &summary["received"];
-            let sum =
-                received["packets"].as_u64().zip(received["lost"].as_u64()).map(|(a, b)| a + b);
-            assert_eq!(sum, Some(20000), "{summary}");
-            assert!(received["packets"].as_u64() > Some(10000), "{summary}");
+            let [received, lost] = ["packets", "lost"]
+                .map(|part| summary["received"][part].as_u64().expect("a number"));
+            assert_eq!(received + lost, 20000, "{summary}");
             assert!(!namespace.has_xdp("a0") && !namespace.has_xdp("a1"));
+            received
+        };
+        for output in ["--if a0", "--raw a0"] {
+            // The cable holds 256 packets, 2.6 ms of them, while the kernel's thread that takes
+            // them out has no processor.
+            let most = (0..TRIES).map(|_| received(output)).find(|received| *received > 10000);
+            assert!(most.is_some(), "{output}: half of the packets are lost each time");
         }
         let text = blast("synth --count 1000 --tap t0");
         assert!(text.contains("1,000 packets") && text.contains("t0"), "{text}");
@@ -120,7 +136,7 @@ fn what_cannot_be_sent_is_told() {
             (vec!["synth", "--sink", "--dst", "fd00::1"], "different families"),
         ] {
             let mut blaster = case.start("packetblaster", command(&["packetblaster"]).args(words));
-            assert_eq!(blaster.wait(secs(20)).code(), Some(1));
+            assert_eq!(blaster.wait(secs(60)).code(), Some(1));
             assert!(blaster.stderr().contains(part), "{part} is not in {}", blaster.stderr());
             // A cause is told once.
             assert!(blaster.stderr().matches("os error").count() <= 1, "{}", blaster.stderr());
@@ -128,6 +144,35 @@ fn what_cannot_be_sent_is_told() {
         assert_eq!(fs::read(path).expect("the file").len(), 34, "what is replayed is left alone");
         Ok(())
     });
+}
+
+/// One load test between `a0` and `b0`; why it has not found the limit of 5,000 packets per second.
+fn finds_the_limit(case: &Case, namespace: &Namespace) -> Result<(), String> {
+    let plot = case.dir().join("load.svg");
+    let mut command = namespace.command(&shortwire());
+    let words = "loadtest --from a0 --to b0 --max 20kpps --loss 10 --precision 10 --duration 500ms --json --plot";
+    let mut loadtest = case.start("loadtest", command.args(words.split(' ')).arg(&plot));
+    // Counters in the run directory are seen from any namespace.
+    let row = seen_link(case, "loadtest.output -> a0.input", &mut loadtest);
+    // Where nothing passed, or the sender had no processor, it says so and fails.
+    let status = loadtest.wait(secs(60));
+    if !status.success() {
+        return Err(format!("{status}: {}", loadtest.stderr()));
+    }
+    let row = row.ok_or("it was over before it was seen")?;
+    assert_eq!(row["total"]["drops"], 0, "{row}");
+    let found: Value = serde_json::from_str(&loadtest.stdout()).expect("JSON");
+    let rate = found["packets_per_second"].as_f64().expect("a rate");
+    let trials = found["trials"].as_array().expect("trials");
+    let latency = |trial: &Value| trial["latency_us"]["p50"].as_f64() > Some(0.0);
+    // The limit and its bucket let 5,000 to 5,500 per second through, and a tenth more may be lost. What
+    // one trial has kept waiting comes in the next one.
+    let is_found = (1_250.0..6_500.0).contains(&rate)
+        && trials.len() >= 3
+        && trials[0]["loss_percent"].as_f64() > Some(10.0)
+        && trials.iter().any(latency);
+    assert!(fs::read_to_string(&plot).expect("a plot").contains("<svg"));
+    if is_found { Ok(()) } else { Err(found.to_string()) }
 }
 
 #[test]
@@ -143,27 +188,12 @@ fn a_load_test_finds_the_rate_of_a_limiter() {
         let path = file(case, text);
         let mut engine =
             case.start("engine", namespace.command(&shortwire()).arg("engine").arg(&path));
-        engine.wait_line("running:", secs(20));
-        let plot = case.dir().join("load.svg");
-        let mut command = namespace.command(&shortwire());
-        let words = "loadtest --from a0 --to b0 --max 20kpps --loss 10 --precision 10 --duration 500ms --json --plot";
-        let mut loadtest = case.start("loadtest", command.args(words.split(' ')).arg(&plot));
-        // Counters in the run directory are seen from any namespace.
-        let row = seen_link(case, "loadtest.output -> a0.input");
-        assert_eq!(row["total"]["drops"], 0, "{row}");
-        let text = loadtest.success(secs(60));
-        let found: Value = serde_json::from_str(&text).expect("JSON");
-        let rate = found["packets_per_second"].as_f64().expect("a rate");
-        // The limit and its bucket let 5,000 to 5,500 per second through, and a tenth more may be
-        // lost.
-        assert!((1_250.0..6_500.0).contains(&rate), "{found}");
-        let trials = found["trials"].as_array().expect("trials");
-        assert!(trials.len() >= 3 && trials[0]["loss_percent"].as_f64() > Some(10.0), "{found}");
-        assert!(
-            trials.iter().any(|trial| trial["latency_us"]["p50"].as_f64() > Some(0.0)),
-            "{found}"
-        );
-        assert!(fs::read_to_string(&plot).expect("a plot").contains("<svg"));
+        engine.wait_line("running:", secs(60));
+        let mut wrong = Vec::new();
+        while let Err(why) = finds_the_limit(case, &namespace) {
+            wrong.push(why);
+            assert!(wrong.len() < TRIES, "{}", wrong.join("\n"));
+        }
         ends_well(engine);
         assert!(!namespace.has_xdp("a0") && !namespace.has_xdp("b0"));
         Ok(())
@@ -172,7 +202,7 @@ fn a_load_test_finds_the_rate_of_a_limiter() {
 
 /// Waits until `ps` knows a process that has moved packets.
 fn seen(case: &Case, pid: i32) -> Value {
-    let end = Deadline::within(secs(20));
+    let end = Deadline::within(secs(60));
     loop {
         let found = json(case, &["ps", "--json"]);
         let rows = found["processes"].as_array().expect("processes");
@@ -185,19 +215,20 @@ fn seen(case: &Case, pid: i32) -> Value {
     }
 }
 
-/// Waits until `top` shows a link that packets have passed.
-fn seen_link(case: &Case, name: &str) -> Value {
-    let end = Deadline::within(secs(20));
-    loop {
+/// Waits until `top` shows a link that packets have passed; None if its process ends before.
+fn seen_link(case: &Case, name: &str, of: &mut Proc) -> Option<Value> {
+    let end = Deadline::within(secs(60));
+    while of.running() {
         let found = json(case, &["engine", "top", "--json", "--interval", "50ms"]);
         let processes = found["processes"].as_array().expect("processes");
         let links = processes.iter().flat_map(|process| process["links"].as_array()).flatten();
         let mut links = links.filter(|link| link["total"]["packets"].as_u64() > Some(0));
         if let Some(link) = links.find(|link| link["name"] == name) {
-            return link.clone();
+            return Some(link.clone());
         }
         assert!(!end.is_over(), "{found}");
     }
+    None
 }
 
 #[test]
@@ -208,10 +239,12 @@ fn a_blaster_is_seen_by_ps_and_top_and_leaves_nothing() {
         let row = seen(case, blaster.pid());
         assert_eq!((&row["apps"], &row["links"]), (&2.into(), &1.into()), "{row}");
         let pid = blaster.pid().to_string();
-        let top = json(case, &["engine", "top", &pid, "--json", "--interval", "200ms"]);
-        let link = &top["processes"][0]["links"][0];
-        assert_eq!(link["name"], "packetblaster.output -> memory.input", "{top}");
-        assert!(link["packets"].as_f64() > Some(0.0), "{top}");
+        until("the rate of its link", || {
+            let top = json(case, &["engine", "top", &pid, "--json", "--interval", "200ms"]);
+            let link = &top["processes"][0]["links"][0];
+            assert_eq!(link["name"], "packetblaster.output -> memory.input", "{top}");
+            link["packets"].as_f64() > Some(0.0)
+        });
         ends_well(blaster);
         assert_eq!(fs::read_dir(case.dir().join("run")).map_or(0, Iterator::count), 0);
         Ok(())

@@ -39,19 +39,19 @@ fn command(words: &[&str]) -> Command {
 /// Starts an engine and waits until it runs.
 fn engine(case: &Case, path: &Path, more: &[&str]) -> Proc {
     let mut engine = case.start("engine", command(&["engine"]).arg(path).args(more));
-    engine.wait_line("running:", secs(20));
+    engine.wait_line("running:", secs(60));
     engine
 }
 
 /// What a command prints, as JSON; it must succeed.
 fn json(case: &Case, words: &[&str]) -> Value {
-    let text = case.start(words[0], &mut command(words)).success(secs(30));
+    let text = case.start(words[0], &mut command(words)).success(secs(60));
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{words:?}: {error}\n{text}"))
 }
 
 fn ends_well(mut engine: Proc) -> String {
     engine.signal(Signal::INT);
-    engine.success(secs(20))
+    engine.success(secs(60))
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn a_run_ends_with_the_report() {
         let text = "links = [\"src.output -> sink.input\"]\n[apps.src]\nkind = \"Synth\"\npackets = 12345\n[apps.sink]\nkind = \"Sink\"\n";
         let path = file(case, text);
         let mut command = command(&["engine", "--until-finished", "--report", "load,links,apps"]);
-        let said = case.start("engine", command.arg(path)).success(secs(30));
+        let said = case.start("engine", command.arg(path)).success(secs(60));
         assert!(
             said.contains("link report:\n              12,345 sent on src.output -> sink.input (loss rate: 0%)"),
             "{said}"
@@ -80,11 +80,11 @@ fn a_duration_and_a_signal_end_a_run() {
     case("end", |case| {
         let path = file(case, SOURCE_TO_SINK);
         let mut timed = command(&["engine", "--duration", "0.3", "--busywait"]);
-        assert!(case.start("timed", timed.arg(&path)).success(secs(30)).contains("link report"));
+        assert!(case.start("timed", timed.arg(&path)).success(secs(60)).contains("link report"));
         for signal in [Signal::INT, Signal::TERM] {
             let mut engine = engine(case, &path, &["--report", "none"]);
             engine.signal(signal);
-            assert_eq!(engine.success(secs(20)), "");
+            assert_eq!(engine.success(secs(60)), "");
         }
         assert_eq!(
             fs::read_dir(case.dir().join("run")).map_or(0, Iterator::count),
@@ -102,7 +102,7 @@ fn mistakes_are_told_with_their_line_and_the_nearest_name() {
         let path = file(case, text);
         for option in ["--check", "--graph", "--report=links"] {
             let mut refused = case.start("engine", command(&["engine", option]).arg(&path));
-            assert_eq!(refused.wait(secs(20)).code(), Some(1));
+            assert_eq!(refused.wait(secs(60)).code(), Some(1));
             let said = refused.stderr();
             for part in [
                 "line 1:",
@@ -118,10 +118,10 @@ fn mistakes_are_told_with_their_line_and_the_nearest_name() {
         }
         let good = file(case, SOURCE_TO_SINK);
         let said =
-            case.start("check", command(&["engine", "--check"]).arg(&good)).success(secs(20));
+            case.start("check", command(&["engine", "--check"]).arg(&good)).success(secs(60));
         assert!(said.contains("2 apps, 1 link on 1 thread"), "{said}");
         let graph =
-            case.start("graph", command(&["engine", "--graph"]).arg(&good)).success(secs(20));
+            case.start("graph", command(&["engine", "--graph"]).arg(&good)).success(secs(60));
         assert!(graph.starts_with("digraph") && graph.contains("\"src\" -> \"sink\""), "{graph}");
         Ok(())
     });
@@ -133,7 +133,7 @@ fn an_app_that_cannot_start_is_an_end_with_an_error() {
         let broken = "[apps.src]\nkind = \"PcapReader\"\nfile = \"/nonexistent.pcap\"\n[apps.sink]\nkind = \"Sink\"\n";
         let alone = file(case, &format!("links = [\"src.output -> sink.input\"]\n{broken}"));
         let mut engine = case.start("engine", command(&["engine"]).arg(&alone));
-        assert_eq!(engine.wait(secs(20)).code(), Some(1));
+        assert_eq!(engine.wait(secs(60)).code(), Some(1));
         let said = engine.stderr();
         assert!(said.contains("app 'src' could not start: nothing brings packets in"), "{said}");
         // Beside one that works it is told, and once more at the end.
@@ -146,11 +146,11 @@ fn an_app_that_cannot_start_is_an_end_with_an_error() {
         );
         let words = ["engine", "--duration", "0.2", "--report", "links"];
         let mut engine = case.start("engine", command(&words).arg(&both));
-        assert_eq!(engine.wait(secs(20)).code(), Some(1));
+        assert_eq!(engine.wait(secs(60)).code(), Some(1));
         assert!(engine.stdout().contains("sent on other.output -> sink.other"));
         assert!(engine.stderr().ends_with("app 'src' could not start\n"), "{}", engine.stderr());
         let mut strict = case.start("engine", command(&words).arg("--strict").arg(&both));
-        assert_eq!(strict.wait(secs(20)).code(), Some(1));
+        assert_eq!(strict.wait(secs(60)).code(), Some(1));
         assert!(!strict.stderr().contains("running:"), "{}", strict.stderr());
         assert!(strict.stderr().contains("--strict asks for all"), "{}", strict.stderr());
         Ok(())
@@ -208,21 +208,24 @@ fn counters_are_seen_by_ps_and_top_and_prometheus() {
             (&ps["processes"][0]["apps"], &ps["processes"][0]["links"]),
             (&2.into(), &1.into())
         );
-        let top = json(case, &["engine", "top", "--json", "--interval", "0.3"]);
-        let process = &top["processes"][0];
-        let link = &process["links"][0];
-        assert_eq!(link["name"], "src.output -> sink.input");
-        assert!(link["packets"].as_f64().expect("a rate") > 1000.0, "{top}");
-        assert!(process["apps"][1]["cycles_per_packet"].as_f64().expect("cycles") > 0.0, "{top}");
-        assert!(process["engines"][0]["latency_ns"]["p99"].as_u64().expect("latency") > 0, "{top}");
+        // An engine that gets no processor between the two looks of one `top` has no rates.
+        until("the rates of a link, an app and an engine", || {
+            let top = json(case, &["engine", "top", "--json", "--interval", "0.3"]);
+            let process = &top["processes"][0];
+            let link = &process["links"][0];
+            assert_eq!(link["name"], "src.output -> sink.input");
+            link["packets"].as_f64().expect("a rate") > 1000.0
+                && process["apps"][1]["cycles_per_packet"].as_f64() > Some(0.0)
+                && process["engines"][0]["latency_ns"]["p99"].as_u64() > Some(0)
+        });
         let text = case
             .start("top", &mut command(&["engine", "top", "--once", "--interval", "100ms"]))
-            .success(secs(20));
+            .success(secs(60));
         assert!(
             text.contains("src.output -> sink.input") && text.contains("cycles/packet"),
             "{text}"
         );
-        let line = engine.wait_line("metrics: http://", secs(20));
+        let line = engine.wait_line("metrics: http://", secs(60));
         let address =
             line.trim_start_matches("metrics: http://").trim_end_matches("/metrics").to_string();
         let body = get(&address, "/metrics");
@@ -255,7 +258,7 @@ fn a_killed_engine_leaves_nothing_behind_ps_or_the_next_start() {
         for cleaner in ["ps", "engine"] {
             let mut killed = engine(case, &path, &[]);
             killed.signal(Signal::KILL);
-            killed.wait(secs(20));
+            killed.wait(secs(60));
             let left = run.join(killed.pid().to_string());
             assert!(left.exists(), "a killed process cannot clean up");
             if cleaner == "ps" {
@@ -289,7 +292,7 @@ fn a_full_disk_is_told_and_the_rest_runs_on() {
             disk.join("x.pcap").display()
         );
         let mut engine = engine(case, &file(case, &text), &[]);
-        let said = engine.wait_line("app 'writer'", secs(20));
+        let said = engine.wait_line("app 'writer'", secs(60));
         let packets = || {
             let top = json(case, &["engine", "top", "--json", "--interval", "0.2"]);
             let link = top["processes"][0]["links"].as_array().and_then(|links| {
@@ -297,13 +300,12 @@ fn a_full_disk_is_told_and_the_rest_runs_on() {
             });
             link.expect("the link")["packets"].as_f64().expect("a rate")
         };
-        let rate = packets();
+        until("the rest runs on", || packets() > 1000.0);
         engine.signal(Signal::INT);
-        let (status, report) = (engine.wait(secs(20)), engine.stdout());
+        let (status, report) = (engine.wait(secs(60)), engine.stdout());
         let _ = Command::new("umount").arg(&disk).status();
         assert_eq!(status.code(), Some(1), "packets were lost");
         assert!(said.contains("No space left") && said.contains("x.pcap"), "{said}");
-        assert!(rate > 1000.0, "the rest stands still");
         assert!(report.contains("tee.b -> sink.input"), "{report}");
         Ok(())
     });
@@ -320,7 +322,7 @@ fn a_crash_ends_one_thread_and_a_reload_starts_it_again() {
         };
         let path = file(case, &network(100));
         let mut engine = engine(case, &path, &["--report", "links,apps"]);
-        let said = engine.wait_line("thread 1 crashed", secs(20));
+        let said = engine.wait_line("thread 1 crashed", secs(60));
         assert!(
             said.contains("the others run on")
                 && said.contains("app 'bad' panicked: as configured"),
@@ -331,7 +333,7 @@ fn a_crash_ends_one_thread_and_a_reload_starts_it_again() {
         until("the rest runs on", || sent() > before + 10_000);
         file(case, &network(1 << 60));
         engine.signal(Signal::HUP);
-        engine.wait_line("reloaded:", secs(20));
+        engine.wait_line("reloaded:", secs(60));
         let received = || {
             let top = json(case, &["engine", "top", "--json", "--interval", "0.05"]);
             let links = top["processes"][0]["links"].as_array().cloned().unwrap_or_default();
@@ -348,7 +350,7 @@ fn a_crash_ends_one_thread_and_a_reload_starts_it_again() {
             "src = { kind = \"Source\", thread = 1 }\nsink = { kind = \"Sink\", thread = 1 }\n",
         );
         let mut ended = case.start("alone", command(&["engine"]).arg(file(case, &alone)));
-        assert_eq!(ended.wait(secs(20)).code(), Some(1), "{}", ended.stderr());
+        assert_eq!(ended.wait(secs(60)).code(), Some(1), "{}", ended.stderr());
         assert!(ended.stderr().contains("all threads have crashed"), "{}", ended.stderr());
         assert_eq!(
             fs::read_dir(case.dir().join("run")).map_or(0, Iterator::count),
@@ -363,20 +365,20 @@ fn a_crash_ends_one_thread_and_a_reload_starts_it_again() {
 fn top_and_ps_say_when_there_is_nothing() {
     case("nothing", |case| {
         let mut top = case.start("top", &mut command(&["engine", "top", "--once"]));
-        assert_eq!(top.wait(secs(20)).code(), Some(0));
+        assert_eq!(top.wait(secs(60)).code(), Some(0));
         assert_eq!(json(case, &["engine", "top", "--json"])["processes"], Value::Array(vec![]));
         assert!(top.stderr().contains("no packet engine runs here"), "{}", top.stderr());
-        let said = case.start("ps", &mut command(&["ps"])).success(secs(20));
+        let said = case.start("ps", &mut command(&["ps"])).success(secs(60));
         assert!(said.contains("no packet engine runs here"), "{said}");
         let mut stranger = case.start("top", &mut command(&["engine", "top", "1", "--once"]));
-        assert_eq!(stranger.wait(secs(20)).code(), Some(1));
+        assert_eq!(stranger.wait(secs(60)).code(), Some(1));
         Ok(())
     });
 }
 
 /// Waits for a condition that another process brings about.
 fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let end = Deadline::within(secs(20));
+    let end = Deadline::within(secs(60));
     while !condition() {
         assert!(!end.is_over(), "still not: {what}");
         std::thread::sleep(millis(10));

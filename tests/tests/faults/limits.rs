@@ -25,8 +25,8 @@ fn both(
     let mut server = c.start("server", &mut burden(program("server", port, &[CONNS])?));
     await_listener(&mut server, port);
     let mut client = c.start("client", &mut burden(program("client", port, &[CONNS])?));
-    client.success(secs(60));
-    server.success(secs(60));
+    client.success(secs(100));
+    server.success(secs(100));
     Ok([&server, &client].map(|p| Holds::said(p).expect("its count")))
 }
 
@@ -206,20 +206,20 @@ fn little_memory() {
                 })
             };
             let mut client = c.start("client", &mut client);
-            let status = client.wait(secs(60));
+            let status = client.wait(secs(100));
             assert!(
                 status.success() || status.signal() == Some(9),
                 "{mib} MiB: {status}: {}",
                 client.stderr()
             );
             if !server.running() || status.success() {
-                server.success(secs(60));
+                server.success(secs(100));
                 continue;
             }
             // It may have been killed before it connected.
             let mut next = c.start("next", &mut program("client", port, &["1", "survive"])?);
-            next.wait(secs(60));
-            server.success(secs(60));
+            next.wait(secs(100));
+            server.success(secs(100));
         }
         Ok(())
     });

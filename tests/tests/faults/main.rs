@@ -10,7 +10,7 @@ use std::process::Command;
 use std::thread::sleep;
 
 use system_tests::{
-    Case, Outcome, Ports, Proc, Skip, case, compile, millis, plain, secs, shortwire, skip,
+    Case, Deadline, Outcome, Ports, Proc, Skip, case, compile, millis, plain, secs, shortwire, skip,
 };
 
 use crate::inject::{Fault, Seen, inject, name};
@@ -129,7 +129,7 @@ fn run(c: &Case, ports: Ports, on_server: bool, at: usize, fault: Fault) -> Resu
         if alive {
             ends("client", &mut client, false);
         } else {
-            client.wait(secs(30));
+            client.wait(secs(60));
         }
         let said = client.stderr();
         if said.contains("wrong") || said.contains("hangs") || said.contains("nothing comes") {
@@ -156,14 +156,15 @@ fn run(c: &Case, ports: Ports, on_server: bool, at: usize, fault: Fault) -> Resu
 
 /// The end of a program, if it comes in time: one that hangs is found, and the walk goes on.
 fn end_of(program: &mut Proc) -> Option<std::process::ExitStatus> {
-    for _ in 0..2000 {
+    let end = Deadline::within(secs(60));
+    while !end.is_over() {
         if let Some(status) = program.poll() {
             return Some(status);
         }
         sleep(millis(5));
     }
     program.signal(rustix::process::Signal::KILL);
-    program.wait(secs(5));
+    program.wait(secs(60));
     None
 }
 
@@ -178,14 +179,15 @@ fn feed(c: &Case, server: &mut Proc, port: u16) -> Result<i64, Skip> {
         }
         let mut client = c.start("next", &mut program("client", port, &["1", "survive"])?);
         // The last one finds nobody.
-        client.wait(secs(30));
+        client.wait(secs(60));
     }
     Ok(4)
 }
 
 fn await_listener(server: &mut Proc, port: u16) {
     let wanted = format!(":{port:04X}");
-    for _ in 0..5000 {
+    let end = Deadline::within(secs(60));
+    loop {
         let table = std::fs::read_to_string("/proc/net/tcp").unwrap_or_default()
             + &std::fs::read_to_string("/proc/net/tcp6").unwrap_or_default();
         let listens = table.lines().any(|line| {
@@ -196,6 +198,7 @@ fn await_listener(server: &mut Proc, port: u16) {
         if listens || !server.running() {
             return;
         }
+        assert!(!end.is_over(), "the server does not listen: {}", server.stderr());
         sleep(millis(1));
     }
 }

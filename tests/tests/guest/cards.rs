@@ -123,7 +123,7 @@ fn says(ended: &Ended, name: &str, what: &[&str]) {
 
 fn run(case: &Case, guest: Guest, append: &str, script: &str) -> Ended {
     let ended =
-        guest.run(case, append, &[include_str!("cards/functions.sh"), script].concat(), secs(600));
+        guest.run(case, append, &[include_str!("cards/functions.sh"), script].concat(), secs(700));
     ended.success();
     ended
 }

@@ -2,10 +2,9 @@
 //! network.
 
 use std::fs;
-use std::path::Path;
 
-use system_tests::guest::{Guest, Running};
-use system_tests::{Case, Deadline, Skip, case, need, secs, shortwire};
+use system_tests::guest::{Guest, Running, pair};
+use system_tests::{Case, Skip, case, need, secs, shortwire};
 
 /// What curl fetches.
 const BYTES: u32 = 32 << 20;
@@ -56,23 +55,15 @@ fn number(said: &str, name: &str) -> f64 {
         .unwrap_or_else(|| panic!("{name}{line}"))
 }
 
-fn wait_for(path: &Path) {
-    let end = Deadline::within(secs(20));
-    while !path.exists() {
-        assert!(!end.is_over(), "{} does not come", path.display());
-        std::thread::sleep(system_tests::millis(20));
-    }
-}
-
 #[test]
 fn programs_of_two_guests_share_a_bar() {
     case("ivshmem-guests", |case| {
         let server = guest(case, "server")?;
-        wait_for(&case.dir().join("cable"));
+        pair::wait_listening(&case.dir().join("cable"));
         let client = guest(case, "client")?;
-        let client = client.wait(secs(500));
+        let client = client.wait(secs(700));
         let said = client.success().to_string();
-        server.wait(secs(60)).success();
+        server.wait(secs(300)).success();
         assert!(said.contains("after: 0002 ivshmem") && said.contains("ready"), "{said}");
         let upgraded = |how: &str| {
             said.lines()

@@ -27,7 +27,7 @@ fn kernel_smc_and_ours_fall_back_to_tcp() {
         let preload = std::fs::read(compile("smc_preload")?).expect("the library");
         guest.file("/tmp/libsmc-preload.so", preload);
         guest.program(&shortwire().with_file_name("libshortwire.so"));
-        let ended = guest.run(case, "", include_str!("kernel_smc.sh"), secs(500));
+        let ended = guest.run(case, "", include_str!("kernel_smc.sh"), secs(700));
         let said = ended.success();
         let names = [
             "kernel-client",

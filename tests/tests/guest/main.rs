@@ -19,7 +19,7 @@ use system_tests::{case, secs};
 fn a_guest_runs_a_script() {
     case("guest", |case| {
         let ended =
-            Guest::new()?.run(case, "", "uname -r; echo kept > /out/file; exit 3", secs(120));
+            Guest::new()?.run(case, "", "uname -r; echo kept > /out/file; exit 3", secs(600));
         assert_eq!(ended.status, Some(3), "{}\n{}", ended.output, ended.console);
         assert_eq!(
             fs::read_to_string(ended.out.join("file")).expect("a file of the guest"),

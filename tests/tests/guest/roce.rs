@@ -44,12 +44,12 @@ fn soft_roce_moves_messages() {
     case("soft-roce", |case| {
         let script = "ibv_devinfo -d rxe0
             ibv_rc_pingpong -d rxe0 -g 1 -n 200 > /dev/null & peer=$!
-            for try in 1 2 3 4 5 6 7 8 9 10; do
+            for try in $(seq 60); do
                 sleep 1
                 ibv_rc_pingpong -d rxe0 -g 1 -n 200 10.8.0.1 && wait $peer && exit 0
             done
             dmesg | tail -20; exit 1";
-        let ended = machine()?.run(case, "", &[RXE0, script].concat(), secs(300));
+        let ended = machine()?.run(case, "", &[RXE0, script].concat(), secs(700));
         let said = ended.success();
         assert!(said.contains("PORT_ACTIVE") && said.contains("200 iters in"), "{said}");
         Ok(())
@@ -73,7 +73,7 @@ fn rsockets_over_verbs_move_verified_data() {
         guest.program(&shortwire()).program(&need("rstream")?).program(&compile("repoll")?);
         guest.program(&shortwire().with_file_name("libshortwire_rsocket.so"));
         let ended =
-            guest.run(case, "", &[RXE0, include_str!("roce/streams.sh")].concat(), secs(300));
+            guest.run(case, "", &[RXE0, include_str!("roce/streams.sh")].concat(), secs(700));
         let said = ended.success();
         for name in ["blocking", "nonblocking", "async"] {
             let turn = turn(said, name);
@@ -111,7 +111,7 @@ fn tcp_programs_over_verbs() {
         }
         guest.program(&shortwire()).program(&shortwire().with_file_name("libshortwire.so"));
         let ended =
-            guest.run(case, "", &[RXE0, include_str!("roce/sockets.sh")].concat(), secs(400));
+            guest.run(case, "", &[RXE0, include_str!("roce/sockets.sh")].concat(), secs(700));
         let said = ended.success();
         let both = "client: 0\nserver: 0\n";
         // Rows of ends of which at least one direction has left TCP.

@@ -27,7 +27,7 @@ fn engine(case: &Case, name: &str) -> Proc {
         name,
         Command::new(shortwire()).args(["engine", "--report", "links,apps"]).arg(path),
     );
-    engine.wait_line("running:", secs(20));
+    engine.wait_line("running:", secs(60));
     engine
 }
 
@@ -72,15 +72,15 @@ fn a_guest_sends_and_receives_through_the_engine_and_survives_its_end() {
 
         let mut first = engine(case, "first");
         let mut guest = guest.start(case, "guest", "", include_str!("vhost.sh"));
-        guest.wait_line("== transferred", secs(300));
+        guest.wait_line("== transferred", secs(700));
         first.signal(Signal::KILL);
-        first.wait(secs(10));
-        guest.wait_line("== gone", secs(60));
+        first.wait(secs(60));
+        guest.wait_line("== gone", secs(300));
         let mut second = engine(case, "second");
-        let ended = guest.wait(secs(300));
+        let ended = guest.wait(secs(700));
         ended.success();
         second.signal(Signal::INT);
-        let report = second.success(secs(20));
+        let report = second.success(secs(60));
         // Whether it has noticed the guest's end by then is left to its next tick.
         assert_eq!(
             report.matches("dropped: 0 without memory, 0 of impossible length").count(),

@@ -37,7 +37,7 @@ fn right(said: &str) -> usize {
 #[test]
 fn our_streams_and_librdmacms_between_guests() {
     case("wire", |case| {
-        let ended = run(case, include_str!("wire/short.sh"), 300)?;
+        let ended = run(case, include_str!("wire/short.sh"), 700)?;
         let said = ended.success();
         let one = turn(said, "one program");
         let mut sums = one.lines().filter(|line| line.ends_with("  -"));

@@ -1,16 +1,27 @@
 # TCP programs over the verbs device. Each turn prints its name, and how its ends ended.
-over="timeout 90 shortwire run --prefer verbs --"
+over="timeout 600 shortwire run --prefer verbs --"
+
+# Until somebody listens on the port.
+listens() {
+    tries=0
+    until cat /proc/net/tcp /proc/net/tcp6 2> /dev/null | grep -q ":$(printf %04X $1) [0-9A-F]*:0000 0A "; do
+        tries=$((tries + 1)); [ $tries -lt 600 ] || { echo "nobody listens on $1"; return; }
+        sleep 0.1
+    done
+}
 
 # SECONDS, and of which port the upgraded connections are to be shown, when there are any: device and switched directions.
-# A machine that emulates may take seconds for the switch, so one of which no direction has left TCP is looked at again.
+# A machine that emulates may take long for the start and for the switch: it is looked at again until a direction has left TCP,
+# or the client has ended.
 look() {
     sleep $1
     : > /tmp/seen
-    for try in 1 2 3 4 5 6 7 8 9 10 11 12; do
+    for try in $(seq 200); do
         shortwire ss -d -W 2> /dev/null |
             awk -v port=":$2\$" '$5 == "SMCD" && ($2 ~ port || $3 ~ port) { print "upgraded:", $6, $12 }' > /tmp/now
         [ -s /tmp/now ] && cp /tmp/now /tmp/seen
         grep -qv none /tmp/now && break
+        [ -d /proc/$client ] || break
     done
     cat /tmp/seen
 }
@@ -18,7 +29,7 @@ look() {
 # SERVER, CLIENT, PORT and seconds until both are looked at
 meet() {
     $over $1 > /tmp/served 2>&1 & server=$!
-    sleep 3
+    listens $3
     $over $2 > /tmp/said 2>&1 & client=$!
     look $4 $3
     wait $client; echo "client: $?"
@@ -43,7 +54,7 @@ meet "transfer-c server 7001 $bytes" "transfer-c client 7001 $bytes" 7001 1
 echo "== sum"
 head -c 5000000 /dev/urandom > /tmp/in
 $over nc.openbsd -l 10.8.0.1 7002 > /tmp/got & server=$!
-sleep 3
+listens 7002
 $over nc.openbsd -N 10.8.0.1 7002 < /tmp/in
 echo "client: $?"
 wait $server; echo "server: $?"
@@ -51,7 +62,7 @@ sha256sum < /tmp/in; sha256sum < /tmp/got
 
 echo "== iperf3"
 $over iperf3 -s -1 -B 10.8.0.1 -p 7003 > /tmp/served 2>&1 & server=$!
-sleep 3
+listens 7003
 $over iperf3 -c 10.8.0.1 -B 10.8.0.1 -p 7003 -t 5 --bidir > /tmp/said 2>&1 & client=$!
 look 3 7003
 numbers iperf3
@@ -61,13 +72,13 @@ cat /tmp/said
 
 echo "== redis"
 $over redis-server --port 7004 --bind 127.0.0.1 --save '' --dir /tmp > /tmp/served 2>&1 & server=$!
-sleep 3
+listens 7004
 $over redis-benchmark -p 7004 --csv -n 3000 -c 20 -t get,set,lpush,lrange_300 > /tmp/said 2>&1 & client=$!
 look 3 7004
 wait $client; echo "client: $?"
 cat /tmp/said
 # A fork in between, then new connections.
-printf 'BGSAVE\r\n' | nc 127.0.0.1 7004 -w 2 | head -1
+printf 'BGSAVE\r\nQUIT\r\n' | nc 127.0.0.1 7004 -w 60 | head -1
 $over redis-benchmark -p 7004 --csv -n 500 -c 2 -t set -d 50000 > /tmp/said 2>&1; echo "after a fork: $?"
 kill $server; wait $server 2> /dev/null
 
@@ -85,7 +96,7 @@ done
 echo "== killed"
 endless="threads send 4000000000 4000000000 3 1"
 $over transfer-c server 7005 $endless > /tmp/served 2>&1 & server=$!
-sleep 3
+listens 7005
 $over transfer-c client 7005 $endless > /tmp/said 2>&1 & client=$!
 look 3 7005
 for program in $(pidof transfer-c); do grep -qa server /proc/$program/cmdline && kill -9 $program; done
@@ -100,7 +111,7 @@ chmod 777 /tmp
 for limit in 1024 100; do
     port=$((port + 1))
     poor $limit server $port > /tmp/served 2>&1 & server=$!
-    sleep 3
+    listens $port
     poor $limit client $port > /tmp/said 2>&1 & client=$!
     look 1 $port
     wait $client; echo "client: $?"

@@ -1,12 +1,12 @@
 # Streams over verbs between processes of one guest, ours at both ends. Each turn prints its name, what both ends printed, and how they ended.
 ours="shortwire run --rsocket=api --prefer verbs --"
 
-# Listeners of RDMA are in no table: a client that comes too early is refused, and tries again.
+# A client that comes too early is refused, and tries again.
 meet() {
-    timeout 60 $1 > /tmp/served 2>&1 & server=$!
-    for try in 1 2 3 4 5 6 7 8 9 10; do
+    timeout 300 $1 > /tmp/served 2>&1 & server=$!
+    for try in $(seq 60); do
         sleep 1
-        timeout 60 $2 > /tmp/said 2>&1
+        timeout 300 $2 > /tmp/said 2>&1
         status=$?
         grep -q refused /tmp/said || break
     done
@@ -39,14 +39,24 @@ unset SHORTWIRE_PREFER
 kill $server; wait $server 2>/dev/null
 
 echo "== repoll"
-timeout 100 $ours repoll-c 10.8.0.1 7300 2>&1
+timeout 600 $ours repoll-c 10.8.0.1 7300 2>&1
 echo "ended: $?"
 
 echo "== killed"
 endless="-p 7200 -S 65536 -I 100000 -C 1000"
 $ours rstream -b 10.8.0.1 $endless > /dev/null 2>&1 & server=$!
-sleep 2
-timeout 60 $ours rstream -s 10.8.0.1 $endless 2>&1 & client=$!
+# Listeners of RDMA are in no table of sockets, but the kernel can list them, and queue pairs that are connected.
+tries=0
+until rdma resource show cm_id | grep -q "state LISTEN .*:7200 "; do
+    tries=$((tries + 1)); [ $tries -lt 300 ] || break
+    sleep 0.1
+done
+timeout 300 $ours rstream -s 10.8.0.1 $endless 2>&1 & client=$!
+tries=0
+until [ $(rdma resource show qp | grep -c "type RC .*state RTS") -ge 2 ]; do
+    tries=$((tries + 1)); [ $tries -lt 300 ] && [ -d /proc/$client ] || break
+    sleep 0.1
+done
 sleep 3
 kill -0 $client && kill -9 $server
 wait $client

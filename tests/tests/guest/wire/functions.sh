@@ -1,7 +1,7 @@
 # In both guests. An end is "ours" or "theirs": over which library its program goes.
 ours="shortwire run --rsocket --prefer verbs --"
 spread=/usr/lib/x86_64-linux-gnu/rsocket/librspreload.so
-limit=${limit:-100}
+limit=${limit:-300}
 
 library() { [ $1 = theirs ] || echo "$ours"; }
 
@@ -12,7 +12,7 @@ serve() {
     (timeout $limit "$@" > /tmp/served 2>&1; echo $? > /tmp/ended) > /dev/null 2>&1 &
     tries=0
     until rdma resource show cm_id | grep -q "state LISTEN .*:$listener "; do
-        tries=$((tries + 1)); [ $tries -lt 60 ] || { echo "it does not listen:"; cat /tmp/served; return; }
+        tries=$((tries + 1)); [ $tries -lt 600 ] && [ ! -s /tmp/ended ] || { echo "it does not listen:"; cat /tmp/served; return; }
         sleep 0.1
     done
 }
@@ -20,8 +20,8 @@ serve() {
 # How the server ended, and what it printed. One that goes on is ended.
 served() {
     tries=0
-    until [ -e /tmp/ended ]; do
-        tries=$((tries + 1)); [ $tries -lt ${1:-150} ] || { echo "server hangs"; end TERM $2; return; }
+    until [ -s /tmp/ended ]; do
+        tries=$((tries + 1)); [ $tries -lt ${1:-600} ] || { echo "server hangs"; end TERM $2; return; }
         sleep 0.1
     done
     echo "server $(cat /tmp/ended)"
@@ -42,7 +42,7 @@ turn() {
     port=$((${port:-7000} + 1))
     far "serve $port $(library $server) $program -b $peer -p $port $*" > /tmp/far
     timeout $limit $(library $client) $program -s $peer -p $port "$@" > /tmp/said 2>&1; status=$?
-    far served 150 $program >> /tmp/far
+    far served 600 $program >> /tmp/far
     # rpoll of librdmacm says POLLHUP, which is 16, as soon as the server has ended, though there are bytes to be read, and
     # rstream takes that for an error: now and then, also where the server is librdmacm.
     case "$client $status $*" in "theirs 16 "*"-T a"*)
@@ -94,6 +94,12 @@ killed() {
     endless="-S 65536 -I 1000000 -C 100 -T b"
     far "serve $port $(library $2) rstream -b $peer -p $port $endless" > /tmp/far
     timeout $limit $(library $1) rstream -s $peer -p $port $endless > /tmp/said 2>&1 & client=$!
+    # It begins when the queue pairs of both are connected.
+    tries=0
+    until rdma resource show qp | grep -q "type RC .*state RTS" && far rdma resource show qp | grep -q "type RC .*state RTS"; do
+        tries=$((tries + 1)); [ $tries -lt 200 ] || break
+        sleep 0.1
+    done
     sleep 3
     # Both are there, or it was not in the middle.
     there=$(for end in $(pidof rstream) $(far pidof rstream); do echo $end; done | wc -l)
@@ -119,5 +125,5 @@ stays() {
     limit=20
     killed "$@" > /tmp/kept 2>&1
     grep -q ^ok /tmp/kept && cat /tmp/kept || echo "as librdmacm: $1 to $2: rstream, $3 killed, the other was still there after $limit s"
-    limit=100
+    limit=300
 }
