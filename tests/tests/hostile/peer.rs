@@ -267,8 +267,9 @@ impl Peer {
         // Operations of the victim, so that it reads the Confirm; its answers may come through the
         // ring by then.
         conn.set_read_timeout(Some(millis(20))).expect("a time limit");
-        for _ in 0..20 {
-            nudge(&mut conn);
+        let end = Deadline::within(secs(30));
+        while !end.is_over() && conn.write_all(b"n").is_ok() {
+            let _ = conn.read_exact(&mut [0]);
             if ours.long(FRONT + PAGE + SWITCH).load(SeqCst) & 1 == 1 {
                 return Ok(Peer {
                     conn,
