@@ -7,7 +7,7 @@ use std::thread::{scope, sleep};
 
 use rustix::fs::{FallocateFlags, fallocate, ftruncate};
 use system_tests::stream::{Random, bytes};
-use system_tests::{Case, Outcome, Ports, Proc, Side, compile, millis, secs};
+use system_tests::{Case, Deadline, Outcome, Ports, Proc, Side, bytes_sent, compile, millis, secs};
 
 use crate::peer::{
     CONS, Claim, FRONT, PAGE, PROD, Peer, RUNG, RX_ARM, Refusal, SWITCH, WORDS, trap,
@@ -341,14 +341,18 @@ fn an_orderly_peer_is_served() {
         hostile("orderly", |c| -> Outcome {
             let mut victim = Victim::new(c, ports)?;
             let mut peer = victim.peer();
+            // What it was sent over TCP may still be on its way back, through the ring.
+            let end = Deadline::within(secs(30));
+            while peer.switched_at() + (peer.echoed().len() as u64) < bytes_sent(&peer.conn) {
+                assert!(!end.is_over(), "what was sent over TCP does not come back");
+                sleep(millis(1));
+            }
             let before = peer.echoed();
             peer.switch();
             let sent = bytes(11, 5000);
             peer.publish(&sent);
-            for _ in 0..2000 {
-                if peer.echoed().len() >= before.len() + sent.len() {
-                    break;
-                }
+            let end = Deadline::within(secs(30));
+            while peer.echoed().len() < before.len() + sent.len() && !end.is_over() {
                 sleep(millis(1));
             }
             let echoed = peer.echoed();

@@ -346,6 +346,11 @@ impl Peer {
         }
     }
 
+    /// Bytes that the victim had sent over TCP when its sends left it.
+    pub fn switched_at(&self) -> u64 {
+        self.ours.long(FRONT + PAGE + SWITCH).load(SeqCst) >> 1
+    }
+
     /// What the victim has sent us, as far as its first lap goes.
     pub fn echoed(&self) -> Vec<u8> {
         let prod = self.ours.long(FRONT + PAGE + PROD).load(SeqCst);
