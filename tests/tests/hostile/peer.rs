@@ -177,7 +177,7 @@ pub fn nudge(conn: &mut TcpStream) -> bool {
 
 /// Nudges until `done` gives something.
 fn until<T>(conn: &mut TcpStream, mut done: impl FnMut() -> Option<T>) -> Option<T> {
-    let end = Deadline::within(secs(5));
+    let end = Deadline::within(secs(30));
     while !end.is_over() {
         if let Some(found) = done() {
             return Some(found);
