@@ -166,10 +166,12 @@ fn killed_workers_leave_their_places() {
         let watch = c.watch(&[port]);
         let mut server = c.serve("server", port, Side::Run.command(&orphans).args(args("server")));
         let mut client = c.start("client", Side::Run.command(&orphans).args(args("client")));
-        client.success(secs(40));
+        server.wait_line("served", secs(60));
+        watch.wait_smcd(1, secs(60));
+        server.say("\n");
+        client.success(secs(60));
         server.wait_line("over", secs(20));
         if !plain() {
-            watch.expect_smcd(1);
             let left = connections(&[port]);
             assert!(left.is_empty(), "{} of 240 connections have kept their places", left.len());
         }
