@@ -602,6 +602,7 @@ fn a_broker_that_lies() {
                 "{mode}: {}",
                 talk.client.stderr()
             );
+            liar.wait_line("called", secs(60));
             let calls = liar.stdout().lines().count();
             assert!((1..=4).contains(&calls), "{mode}: {calls} calls");
             talk.end();
@@ -612,16 +613,18 @@ fn a_broker_that_lies() {
     });
 }
 
-/// Calls a broker in every wrong way at once, and says when that is under way.
+/// Calls a broker in every wrong way at once until there is a line, but for so many seconds at least, and
+/// says when that is under way.
 const CALLERS: &str = "
 import os, socket, struct, sys, threading, time
 own, there, stop = sys.argv[1], sys.argv[2], float(sys.argv[3]) + time.time()
+over = threading.Event()
 def message(kind, bar=0, rest=b''): return b'\\0\\x48SHORTWB1' + struct.pack('>IQ', kind, bar) + rest.ljust(52, b'\\0')
 bar = struct.unpack('<Q', open(sys.argv[4], 'rb').read(24)[16:])[0]
 def end(host, port): return bytes(10) + b'\\xff\\xff' + socket.inet_aton(host) + struct.pack('>H', port)
 def hello(a, b): return message(1, bar, os.urandom(16) + a + b)
 def call(what):
-    while time.time() < stop:
+    while not over.is_set():
         try:
             c = socket.create_connection((there, 7480))
             c.settimeout(2)
@@ -645,6 +648,9 @@ def once(what):
     except AssertionError as e: print('unexpected', what.__name__, e, flush=True)
 all = [threading.Thread(target=once, args=(what,)) for what in [garbage, silent, half, foreign, other, wrong] * 3]
 for t in all: t.start()
+sys.stdin.readline()
+time.sleep(max(0, stop - time.time()))
+over.set()
 for t in all: t.join()
 print('done', flush=True)
 ";
@@ -659,11 +665,10 @@ fn callers_that_lie() {
             "callers",
             command.args(["-c", CALLERS, "10.9.0.2", at.pair.address, "6"]).arg(&at.bar),
         );
-        callers.wait_line("refused", secs(20));
-        let talk = Talk::start(c, &at)?;
-        assert_eq!(talk.upgraded(), 2);
-        talk.end();
-        callers.wait_line("done", secs(30));
+        callers.wait_line("refused", secs(60));
+        Talk::upgrade(c, &at)?.end();
+        callers.say("\n");
+        callers.wait_line("done", secs(60));
         assert!(!callers.stdout().contains("unexpected"), "{}", callers.stdout());
         for broker in &mut at.brokers {
             signal(broker, Signal::INT);
