@@ -178,7 +178,7 @@ fn echoed(c: &Case, mode: &str, devices: &str) -> Result<(String, Vec<String>, V
     };
     let mut server = c.serve("server", port, &mut limited(&["-c", SERVER, mode, &number, UNSEEN]));
     let mut client = c.start("client", &mut limited(&["-c", CLIENT, &number]));
-    let end = Deadline::within(secs(30));
+    let end = Deadline::within(secs(60));
     while client.stdout().is_empty() {
         assert!(!end.is_over(), "the client hangs: {}", client.stderr());
         std::thread::sleep(system_tests::millis(10));
@@ -190,8 +190,8 @@ fn echoed(c: &Case, mode: &str, devices: &str) -> Result<(String, Vec<String>, V
         .collect();
     let groups = link_groups(client.pid());
     client.say("\n");
-    let said = client.success(secs(10)).trim().to_string();
-    let _ = server.wait(secs(10));
+    let said = client.success(secs(60)).trim().to_string();
+    let _ = server.wait(secs(60));
     Ok((said, seen, groups))
 }
 
@@ -297,7 +297,7 @@ fn every_connection_of_a_lost_peer_ends() {
         };
         let mut server = c.serve("server", port, &mut limited(TWO_SERVER));
         let mut client = c.start("client", &mut limited(TWO_CLIENT));
-        client.wait_line("ConnectionResetError", secs(30));
+        client.wait_line("ConnectionResetError", secs(60));
         let end = Deadline::within(secs(20));
         while client.stdout().matches('\n').count() < 2 {
             assert!(!end.is_over(), "{} {}", client.stdout(), client.stderr());
@@ -306,7 +306,7 @@ fn every_connection_of_a_lost_peer_ends() {
         let states = link_groups(client.pid());
         assert!(states == ["ENDING"], "{states:?}");
         client.say("\n");
-        assert_eq!(client.success(secs(10)), "ConnectionResetError\nConnectionResetError\n");
+        assert_eq!(client.success(secs(60)), "ConnectionResetError\nConnectionResetError\n");
         server.stop();
         Ok(())
     });
@@ -425,10 +425,10 @@ fn a_damaged_stream_is_reset() {
             };
             let mut server = c.serve("server", port, &mut with(DAMAGED_SERVER));
             let mut client = c.start("client", &mut with(DAMAGED_CLIENT));
-            client.wait_line("sent", secs(20));
+            client.wait_line("sent", secs(60));
             damage(server.pid(), b"to be-damagedto be-damaged");
             server.say("\n");
-            let said = server.wait_line("", secs(20));
+            let said = server.wait_line("", secs(60));
             let shown = |what: &[&str]| {
                 let said =
                     Command::new(system_tests::shortwire()).args(what).output().expect("shortwire");
@@ -453,7 +453,7 @@ fn a_damaged_stream_is_reset() {
             }
             for side in [&mut server, &mut client] {
                 side.say("\n");
-                side.success(secs(10));
+                side.success(secs(60));
             }
         }
         Ok(())

@@ -148,7 +148,7 @@ fn iperf3_for(c: &Case, at: &Machines, options: &[&str], seconds: u64) -> Result
     let args = ["-c", at.pair.address, "-p", &number, "-t", &seconds.to_string()];
     let limit = secs(30 + seconds);
     c.start("iperf3", at.client(&iperf3).args(args).args(options)).success(limit);
-    server.wait(secs(30));
+    server.wait(secs(60));
     Ok(watch)
 }
 
@@ -319,8 +319,8 @@ impl Talk {
     fn end(mut self) {
         signal(&self.client, Signal::KILL);
         signal(&self.server, Signal::KILL);
-        self.client.wait(secs(10));
-        self.server.wait(secs(10));
+        self.client.wait(secs(60));
+        self.server.wait(secs(60));
     }
 }
 
@@ -386,7 +386,7 @@ fn what_a_lost_machine_had_is_reclaimed() {
         let talk = Talk::upgrade(c, &at)?;
         signal(&at.brokers[0], Signal::KILL);
         signal(&talk.client, Signal::KILL);
-        at.brokers[0].wait(secs(10));
+        at.brokers[0].wait(secs(60));
         // The server's machine goes on: its own part is freed when the connection ends, the other's
         // after its lease.
         until("all is free but what the server has", secs(30), || at.in_use().1 <= 1);
@@ -412,7 +412,7 @@ fn brokers_come_and_go() {
                 .args(["broker", "--listen", "[::]:7481", "--ivshmem"])
                 .arg(&at.bar),
         );
-        assert!(!second.wait(secs(20)).success());
+        assert!(!second.wait(secs(60)).success());
         assert!(
             second.stderr().contains("a broker runs for this machine already"),
             "{}",
@@ -420,7 +420,7 @@ fn brokers_come_and_go() {
         );
         for broker in &mut at.brokers {
             signal(broker, Signal::TERM);
-            assert!(broker.wait(secs(10)).success(), "{}", broker.stderr());
+            assert!(broker.wait(secs(60)).success(), "{}", broker.stderr());
         }
         let said = device(&at.pair.client, &at.bar);
         assert!(said.contains("no broker runs here"), "{said}");
@@ -449,7 +449,7 @@ fn without_a_common_bar_it_is_tcp() {
         new_bar(&other, 16 << 20);
         let mut server = at.brokers.pop().expect("the server's broker");
         signal(&server, Signal::TERM);
-        assert!(server.wait(secs(10)).success());
+        assert!(server.wait(secs(60)).success());
         Talk::expect_tcp(c, &at)?;
         at.brokers.push(start_broker(c, "broker-other", &at.pair.server, &other));
         Talk::expect_tcp(c, &at)?;
@@ -607,7 +607,7 @@ fn a_broker_that_lies() {
             assert!((1..=4).contains(&calls), "{mode}: {calls} calls");
             talk.end();
             signal(&liar, Signal::KILL);
-            liar.wait(secs(10));
+            liar.wait(secs(60));
         }
         Ok(())
     });
@@ -672,7 +672,7 @@ fn callers_that_lie() {
         assert!(!callers.stdout().contains("unexpected"), "{}", callers.stdout());
         for broker in &mut at.brokers {
             signal(broker, Signal::INT);
-            assert!(broker.wait(secs(10)).success(), "{}", broker.stderr());
+            assert!(broker.wait(secs(60)).success(), "{}", broker.stderr());
         }
         Ok(())
     });

@@ -120,7 +120,7 @@ fn besieged(
         let watch = c.watch(&[victim.port]);
         let mut honest =
             c.start("honest", Side::Run.command(compile("many")?).args(["talk", &port, "20000"]));
-        watch.wait_smcd(2, secs(20));
+        watch.wait_smcd(2, secs(60));
         drop(watch);
         let said = honest.stdout_path().to_path_buf();
         let over = || std::fs::read_to_string(&said).is_ok_and(|text| text.contains("talked"));
@@ -134,15 +134,15 @@ fn besieged(
             attack(&mut victim, &mut random, &over);
             rounds += 1;
         }
-        honest.wait_line("talked", secs(10));
+        honest.wait_line("talked", secs(60));
         honest.say("\n");
-        honest.success(secs(10));
+        honest.success(secs(60));
         // New connections are as welcome as before.
         let mut after =
             c.start("after", Side::Run.command(compile("many")?).args(["idle", &port, "2", "50"]));
-        after.wait_line("ready", secs(20));
+        after.wait_line("ready", secs(60));
         after.say("\n");
-        after.success(secs(10));
+        after.success(secs(60));
         victim.server.stop();
         println!("{title}: {rounds} hostile connections");
         Ok(())

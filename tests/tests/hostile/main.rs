@@ -141,13 +141,13 @@ fn a_stranger_answers_the_client() {
                 }
                 conn.write_all(&got).expect("echoing");
             }
-            client.wait_line("talked", secs(10));
+            client.wait_line("talked", secs(60));
             client.say("\n");
             let mut rest = Vec::new();
             conn.read_to_end(&mut rest).expect("the end");
             assert!(rest.is_empty(), "with the end came {rest:?}");
             drop(conn);
-            client.success(secs(10));
+            client.success(secs(60));
         }
         assert!(called > 10, "only {called} of 18 clients called");
         Ok(())
@@ -274,10 +274,10 @@ fn a_recorded_handshake_is_replayed() {
             "honest",
             Side::Run.command(compile("many")?).args(["idle", &port.to_string(), "3", "50"]),
         );
-        honest.wait_line("ready", secs(20));
-        watch.wait_smcd(2, secs(10));
+        honest.wait_line("ready", secs(60));
+        watch.wait_smcd(2, secs(60));
         honest.say("\n");
-        honest.success(secs(10));
+        honest.success(secs(60));
         server.stop();
         Ok(())
     });

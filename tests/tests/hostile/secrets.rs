@@ -90,7 +90,7 @@ fn no_memory_of_other_connections() {
                 }
                 assert!(tries < 5, "the search finds what is there: {there}");
                 honest.say("\n");
-                honest.success(secs(30));
+                honest.success(secs(60));
                 honest = talk(c, &victim)?;
                 honest.wait_line("talked", secs(60));
             }
@@ -127,7 +127,7 @@ fn no_memory_of_other_connections() {
             let arenas: HashSet<u64> = peers.iter().map(|p| p.token >> 24).collect();
             assert_eq!(arenas.len(), peers.len(), "each has an arena of its own");
             honest.say("\n");
-            honest.success(secs(10));
+            honest.success(secs(60));
             peers.iter().for_each(|peer| nothing_seen(peer, &secrets));
             drop(peers);
             victim.server.stop();
@@ -186,7 +186,7 @@ fn guessed_tokens_name_nothing() {
             assert!(victim.server.running(), "guess {i}: {}", victim.server.stderr());
         }
         honest.say("\n");
-        honest.success(secs(10));
+        honest.success(secs(60));
         drop(friend);
         victim.server.stop();
         Ok(())

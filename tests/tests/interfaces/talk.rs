@@ -114,7 +114,7 @@ fn streams(case: &Case, kind: &str, more: &str) -> Outcome {
     });
     let mut engine = machines.engine;
     engine.signal(Signal::INT);
-    let report = engine.success(secs(20));
+    let report = engine.success(secs(60));
     assert_eq!(report.matches(" 0 too long").count(), 2, "packets were too long: {report}");
     Ok(())
 }

@@ -32,7 +32,7 @@ fn certificate(c: &Case, name: &str) -> Result<PathBuf, Skip> {
         dir.join(&new).display(),
         openssl.display()
     );
-    c.start("openssl", Command::new("sh").args(["-ec", &script])).success(secs(30));
+    c.start("openssl", Command::new("sh").args(["-ec", &script])).success(secs(60));
     switch(&dir, &new);
     Ok(dir)
 }
@@ -80,7 +80,7 @@ impl Webhook {
             .arg(self.tls.join("ca.crt"));
         command.args(more).arg(format!("https://localhost:{}{path}", self.port));
         let mut curl = c.start("curl", &mut command);
-        match curl.wait(secs(30)).code() {
+        match curl.wait(secs(60)).code() {
             Some(0) => Ok(curl.stdout()),
             code => Err(code.unwrap_or(-1)),
         }
@@ -146,7 +146,7 @@ fn dry_run(c: &Case, input: &Value, more: &[&str]) -> String {
         .arg(shortwire())
         .args(more)
         .env("POD", &file);
-    c.start("dry-run", &mut command).success(secs(10))
+    c.start("dry-run", &mut command).success(secs(60))
 }
 
 #[test]
@@ -214,7 +214,7 @@ fn a_deployment_can_be_looked_at_without_a_cluster() {
         command.args(["-c", "echo 'kind: Pod' | \"$0\" webhook --dry-run"]).arg(shortwire());
         let mut refused = c.start("dry-run", &mut command);
         assert!(
-            !refused.wait(secs(10)).success() && refused.stderr().contains("-o json"),
+            !refused.wait(secs(60)).success() && refused.stderr().contains("-o json"),
             "{}",
             refused.stderr()
         );
@@ -322,11 +322,11 @@ fn a_renewed_certificate_is_taken_over() {
         fs::write(broken.join("tls.key"), "no key").expect("a file");
         fs::write(broken.join("ca.crt"), &first).expect("a file");
         switch(&tls, "..broken");
-        hook.proc.wait_line("shortwire webhook: the certificate stays the old one", secs(20));
+        hook.proc.wait_line("shortwire webhook: the certificate stays the old one", secs(60));
         assert_eq!(hook.status(c, "/healthz", &[]), "200");
         certificate(c, "second")?;
         assert_ne!(fs::read(tls.join("ca.crt")).expect("a certificate"), first);
-        hook.proc.wait_line("shortwire webhook: the certificate is a new one", secs(20));
+        hook.proc.wait_line("shortwire webhook: the certificate is a new one", secs(60));
         assert_eq!(hook.status(c, "/healthz", &[]), "200");
         assert!(hook.proc.stop().success());
         Ok(())
@@ -358,7 +358,7 @@ fn an_end_that_loses_no_question() {
         let mut command = Command::new(shortwire());
         command.args(["webhook", "--cert", "/nonexistent", "--key", "/nonexistent"]);
         let mut refused = c.start("refused", &mut command);
-        assert_eq!(refused.wait(secs(10)).code(), Some(1));
+        assert_eq!(refused.wait(secs(60)).code(), Some(1));
         assert!(refused.stderr().contains("cannot read /nonexistent"), "{}", refused.stderr());
         Ok(())
     });
