@@ -68,7 +68,7 @@ impl Testpmd {
     }
 
     fn until<T>(&mut self, look: impl Fn(&Proc) -> Option<T>) -> T {
-        let end = Deadline::within(secs(30));
+        let end = Deadline::within(secs(60));
         loop {
             // Before the look: what it said last is seen even if it ends now.
             let ended = self.0.poll();
