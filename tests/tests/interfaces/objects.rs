@@ -40,7 +40,8 @@ pub fn of(pid: i32) -> Vec<(&'static str, u32)> {
     let open = std::fs::read_dir(format!("/proc/{pid}/fdinfo")).into_iter().flatten().flatten();
     let text: String =
         open.filter_map(|entry| std::fs::read_to_string(entry.path()).ok()).collect();
-    let number = |line: &str, start: &str| line.strip_prefix(start)?.trim().parse().ok();
+    let number =
+        |line: &str, start: &str| -> Option<u32> { line.strip_prefix(start)?.trim().parse().ok() };
     text.lines()
         .filter_map(|line| {
             let program = number(line, "prog_id:").map(|id| ("program", id));
