@@ -6,7 +6,10 @@ import java.net.Socket;
 import java.util.Arrays;
 import java.util.Random;
 
-/** Echo.java server PORT | client PORT ROUNDS: blocking sockets. */
+/**
+ * Echo.java server PORT | client PORT ROUNDS: blocking sockets.
+ * A client's stays open until there is a byte, or the end, at standard input.
+ */
 public class Echo {
     public static void main(String[] args) throws Exception {
         int port = Integer.parseInt(args[1]);
@@ -34,11 +37,12 @@ public class Echo {
                 in.readFully(got);
                 if (!Arrays.equals(sent, got)) throw new IllegalStateException("wrong echo in round " + i);
             }
+            System.out.println("done " + rounds);
+            System.in.read();
             c.shutdownOutput();
             if (in.read() != -1) throw new IllegalStateException("bytes after the end");
         }
         closeWhileReading(here, port);
-        System.out.println("done " + rounds);
     }
 
     /** close() from another thread must end a blocked read with an exception. */

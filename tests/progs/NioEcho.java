@@ -8,7 +8,10 @@ import java.nio.channels.ServerSocketChannel;
 import java.nio.channels.SocketChannel;
 import java.util.Random;
 
-/** NioEcho.java server PORT | client PORT CONNECTIONS ROUNDS: one selector on each side. */
+/**
+ * NioEcho.java server PORT | client PORT CONNECTIONS ROUNDS: one selector on each side.
+ * A client's connections stay open until there is a byte, or the end, at standard input.
+ */
 public class NioEcho {
     static final class Talk {
         final ByteBuffer out = ByteBuffer.allocateDirect(1 << 16), in = ByteBuffer.allocateDirect(1 << 16);
@@ -72,7 +75,7 @@ public class NioEcho {
                 if (t.in.position() == t.want.length) {
                     if (!t.in.flip().equals(ByteBuffer.wrap(t.want))) throw new IllegalStateException("wrong echo");
                     if (++t.round == rounds) {
-                        c.close();
+                        key.interestOps(0);
                         left--;
                         continue;
                     }
@@ -83,6 +86,8 @@ public class NioEcho {
             selector.selectedKeys().clear();
         }
         System.out.println("done " + connections * rounds);
+        System.in.read();
+        for (SelectionKey key : selector.keys()) key.channel().close();
     }
 
     static void question(Talk t, Random random) {

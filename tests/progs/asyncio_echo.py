@@ -1,4 +1,5 @@
-"""asyncio_echo.py server PORT | client PORT CONNECTIONS ROUNDS"""
+"""asyncio_echo.py server PORT | client PORT CONNECTIONS ROUNDS
+A client's connections stay open until there is a line, or the end, at standard input."""
 import asyncio
 import random
 import sys
@@ -27,6 +28,10 @@ async def talk(port, seed, rounds):
         answer = await asyncio.wait_for(reader.readexactly(len(block)), 60)
         if answer != block:
             raise SystemExit("wrong echo")
+    return reader, writer
+
+
+async def leave(reader, writer):
     writer.write_eof()
     if await asyncio.wait_for(reader.read(), 60):
         raise SystemExit("bytes after the end")
@@ -35,8 +40,10 @@ async def talk(port, seed, rounds):
 
 
 async def client(port, connections, rounds):
-    await asyncio.gather(*(talk(port, i, rounds) for i in range(connections)))
-    print("done", connections * rounds)
+    conns = await asyncio.gather(*(talk(port, i, rounds) for i in range(connections)))
+    print("done", connections * rounds, flush=True)
+    sys.stdin.readline()
+    await asyncio.gather(*(leave(*conn) for conn in conns))
 
 
 args = [int(a) for a in sys.argv[2:]]

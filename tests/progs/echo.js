@@ -1,4 +1,5 @@
 // echo.js server PORT | client PORT ROUNDS
+// A client's connection stays open until the end of standard input.
 'use strict';
 const net = require('net');
 const [, , role, port, rounds] = process.argv;
@@ -12,7 +13,11 @@ if (role === 'server') {
   let have = [];
   let length = 0;
   const next = () => {
-    if (round === Number(rounds)) { conn.end(); return; }
+    if (round === Number(rounds)) {
+      console.log('done', round);
+      process.stdin.on('end', () => conn.end()).resume();
+      return;
+    }
     want = Buffer.alloc((round * 104729) % 100000 + 1, `round ${round}`);
     have = [];
     length = 0;
@@ -28,5 +33,5 @@ if (role === 'server') {
     next();
   });
   conn.on('error', (e) => { console.error(e); process.exit(1); });
-  conn.on('end', () => { console.log('done', round); process.exit(round === Number(rounds) ? 0 : 1); });
+  conn.on('end', () => process.exit(round === Number(rounds) ? 0 : 1));
 }

@@ -1,5 +1,5 @@
 # Two requests on two connections, one after the other: the server, asleep when the first comes and awake when both are
-# there, is told of them in that order.
+# there, is told of them in that order. The client stays until there is a line, or the end, at standard input.
 import os
 import select
 import socket
@@ -21,6 +21,7 @@ def server():
     poll, conns = select.epoll(), {}
     for _ in range(PEERS):
         conn = listener.accept()[0]
+        conn.sendall(str(os.getpid()).encode().rjust(LENGTH))
         conns[conn.fileno()] = conn
         poll.register(conn, select.EPOLLIN)
     last = -1
@@ -36,10 +37,20 @@ def server():
             conns[fd].sendall(said)
 
 
+def sleeps(pid):
+    with open(f"/proc/{pid}/stat") as stat:
+        return stat.read().rsplit(")", 1)[1].split()[0] == "S"
+
+
 def client():
     conns = [socket.create_connection(("127.0.0.1", port)) for _ in range(PEERS)]
+    pids = {int(conn.recv(LENGTH)) for conn in conns}
     number = 0
     for i in range(ROUNDS):
+        # What a server that is not asleep yet was told before, it would be told first.
+        time.sleep(0.002)
+        while not all(map(sleeps, pids)):
+            time.sleep(0.001)
         first = i % PEERS
         second = (first + 1 + i // PEERS % (PEERS - 1)) % PEERS
         for at in (first, second):
@@ -47,8 +58,8 @@ def client():
             number += 1
         for at in (first, second):
             assert len(conns[at].recv(LENGTH)) == LENGTH
-        time.sleep(0.002)
     print("done", flush=True)
+    sys.stdin.readline()
 
 
 server() if role == "server" else client()

@@ -1,11 +1,12 @@
-"""http_client.py URL SHA256 TIMES: fetches with urllib, pausing half-way, and compares."""
+"""http_client.py URL SHA256 TIMES: fetches with urllib, pausing half-way, the first time until there is a line at standard
+input, and compares."""
 import hashlib
 import sys
 import time
 import urllib.request
 
 url, want, times = sys.argv[1], sys.argv[2], int(sys.argv[3])
-for _ in range(times):
+for turn in range(times):
     digest, size = hashlib.sha256(), 0
     with urllib.request.urlopen(url, timeout=60) as answer:
         total = int(answer.headers["Content-Length"])
@@ -16,7 +17,11 @@ for _ in range(times):
             # A long-lived transfer: the connection can be looked at while it runs.
             if not paused and size * 2 > total:
                 paused = True
-                time.sleep(0.4)
+                if turn == 0:
+                    print("half", flush=True)
+                    sys.stdin.readline()
+                else:
+                    time.sleep(0.4)
     if size != total or digest.hexdigest() != want:
         sys.exit(f"got {size} of {total} bytes, sha256 {digest.hexdigest()}")
 print("done", times)

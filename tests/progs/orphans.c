@@ -2,8 +2,9 @@
  * orphans server PORT WORKERS CONNS    each worker serves that many connections; all of them are killed in the middle
  * orphans client PORT WORKERS CONNS    makes them
  *
- * The server is a master that forks its workers one after the other. When the last one is dead, it forks once more, says
- * so and stays.
+ * The server is a master that forks its workers one after the other. When the first one has served, it says so and waits for
+ * a line, or the end, on stdin: its connections can be looked at. When the last one is dead, it forks once more, says so and
+ * stays.
  */
 #include "common.h"
 #include <sys/epoll.h>
@@ -42,7 +43,7 @@ int main(int argc, char **argv)
     if (argc != 5)
         die("usage: orphans server|client PORT WORKERS CONNS");
     int port = atoi(argv[2]), workers = atoi(argv[3]), conns = atoi(argv[4]);
-    limit_life(60);
+    limit_life(300);
     if (strcmp(argv[1], "client") == 0) {
         for (int w = 0; w < workers; w++) {
             static int fds[1024];
@@ -67,6 +68,11 @@ int main(int argc, char **argv)
         char byte;
         if (MUST(read(report[0], &byte, 1)) != 1)
             die("no report");
+        if (w == 0) {
+            puts("served");
+            fflush(stdout);
+            (void)!read(0, &byte, 1);
+        }
         kill(pid, SIGKILL);
         MUST(waitpid(pid, NULL, 0));
     }

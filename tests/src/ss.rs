@@ -154,6 +154,11 @@ impl Watch {
         }
     }
 
+    /// Whether so many ends of connections have been seen in mode SMCD by now.
+    pub fn has_smcd(&self, count: usize) -> bool {
+        plain() || self.seen().0 >= count
+    }
+
     /// Ends the watch: whether so many ends of connections have been seen in mode SMCD.
     pub fn saw_smcd(mut self, count: usize) -> bool {
         self.end();

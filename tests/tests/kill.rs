@@ -6,8 +6,8 @@ use std::thread::sleep;
 use rustix::process::Signal;
 use system_tests::stream::Random;
 use system_tests::{
-    Case, Ports, Proc, Side, case, compile, connections, mapped_memory, millis, open_files, plain,
-    secs,
+    Case, Deadline, Ports, Proc, Side, case, compile, connections, mapped_memory, millis,
+    open_files, plain, secs,
 };
 
 const ENDLESS: &str = "400000000000";
@@ -35,7 +35,7 @@ fn command(
 }
 
 fn expect_survival(survivor: &mut Proc, what: &str) {
-    let said = survivor.success(secs(15));
+    let said = survivor.success(secs(30));
     let how = said.lines().find_map(|line| line.strip_prefix("peer gone: "));
     let as_with_tcp = ["end of stream", "Connection reset by peer", "Broken pipe"];
     assert!(how.is_some_and(|how| as_with_tcp.contains(&how)), "{what}: the survivor said {said}");
@@ -55,14 +55,14 @@ fn kill_once(c: &Case, i: u64, random: &mut Random) -> system_tests::Outcome {
     let port = if i.is_multiple_of(2) { Ports::Low } else { Ports::High }.free();
     let mut server = c.serve("server", port, &mut command("server", port, driver, op, i)?);
     let mut client = c.start("client", &mut command("client", port, driver, op, i)?);
-    client.wait_line("connected", secs(10));
+    client.wait_line("connected", secs(60));
     // The first moments, with the meeting and the switch in them, deserve half of the shots.
     let micros = if random.below(2) == 0 { random.below(3000) } else { random.below(50_000) };
     sleep(std::time::Duration::from_micros(micros));
     let (victim, survivor) =
         if random.below(2) == 0 { (&mut client, &mut server) } else { (&mut server, &mut client) };
     victim.signal(Signal::KILL);
-    victim.wait(secs(5));
+    victim.wait(secs(60));
     expect_survival(survivor, &format!("kill {i} ({driver} {op}) after {micros} us"));
     Ok(())
 }
@@ -94,6 +94,15 @@ fn two_hundred_kills_4() {
     kills("kills-4", 150);
 }
 
+/// Waits until the server has closed its ends of connections whose clients are gone.
+fn until_it_has_none(port: u16) {
+    let end = Deadline::within(secs(30));
+    while !plain() && !connections(&[port]).is_empty() {
+        assert!(!end.is_over(), "the server keeps connections of killed clients");
+        sleep(millis(20));
+    }
+}
+
 /// A server that outlives many killed clients must not keep their memory or descriptors.
 #[test]
 fn a_server_keeps_nothing_of_killed_clients() {
@@ -111,22 +120,29 @@ fn a_server_keeps_nothing_of_killed_clients() {
                 })
                 .collect();
             for client in &mut clients {
-                client.wait_line("ready", secs(20));
+                client.wait_line("ready", secs(60));
             }
             if !plain() {
                 assert!(mapped_memory(server.pid()) > 0, "the server maps nothing of its clients");
             }
             for client in &mut clients {
                 client.signal(Signal::KILL);
-                client.wait(secs(5));
+                client.wait(secs(60));
             }
+            until_it_has_none(port);
             sleep(millis(300));
             (mapped_memory(server.pid()), open_files(server.pid()))
         };
-        let batches = |count: u32| (1..count).fold(batch(5), |_, _| batch(5));
         // The table of connections and the tools of the first upgrade stay.
-        let (memory, files) = batches(1);
-        let (memory_after, files_after) = batches(8);
+        let (memory, files) = batch(5);
+        let mut after = (1..8).fold(batch(5), |_, _| batch(5));
+        // On a busy machine it lets go of the last ones later than that.
+        let end = Deadline::within(secs(30));
+        while (after.0 > memory + (1 << 20) || after.1 > files + 2) && !end.is_over() {
+            sleep(millis(20));
+            after = (mapped_memory(server.pid()), open_files(server.pid()));
+        }
+        let (memory_after, files_after) = after;
         assert!(
             memory_after <= memory + (1 << 20),
             "mapped memory grew from {memory} to {memory_after} bytes over 40 more killed clients"
@@ -150,10 +166,12 @@ fn killed_workers_leave_their_places() {
         let watch = c.watch(&[port]);
         let mut server = c.serve("server", port, Side::Run.command(&orphans).args(args("server")));
         let mut client = c.start("client", Side::Run.command(&orphans).args(args("client")));
-        client.success(secs(40));
-        server.wait_line("over", secs(20));
+        server.wait_line("served", secs(60));
+        watch.wait_smcd(1, secs(60));
+        server.say("\n");
+        client.success(secs(60));
+        server.wait_line("over", secs(60));
         if !plain() {
-            watch.expect_smcd(1);
             let left = connections(&[port]);
             assert!(left.is_empty(), "{} of 240 connections have kept their places", left.len());
         }
@@ -177,13 +195,13 @@ fn killed_while_both_sides_sleep() {
                 "client",
                 Side::Run.command(&many).args(["idle", &port.to_string(), "3", "50"]),
             );
-            client.wait_line("ready", secs(20));
+            client.wait_line("ready", secs(60));
             sleep(millis(100));
             if victim_is_server {
                 server.signal(Signal::KILL);
-                server.wait(secs(5));
+                server.wait(secs(60));
                 client.say("\n");
-                let status = client.wait_open(secs(10));
+                let status = client.wait_open(secs(30));
                 assert_eq!(
                     status.code(),
                     Some(2),
@@ -199,7 +217,8 @@ fn killed_while_both_sides_sleep() {
                 );
             } else {
                 client.signal(Signal::KILL);
-                client.wait(secs(5));
+                client.wait(secs(60));
+                until_it_has_none(port);
                 sleep(millis(200));
                 let ticks = server.cpu_ticks();
                 sleep(millis(500));

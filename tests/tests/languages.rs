@@ -29,9 +29,9 @@ fn pair(c: &Case, interpreter: &Path, source: &str, client_args: &[&str], ends: 
         let watch = c.watch(&[number]);
         let args = [&["client", &port][..], client_args].concat();
         let mut client: Proc = c.start("client", &mut under(interpreter, source, &args));
-        let said = client.success(secs(100));
-        assert!(said.contains("done"), "{said}");
-        watch.expect_smcd(ends);
+        client.wait_line("done", secs(100));
+        watch.wait_smcd(ends, secs(60));
+        client.success(secs(60));
         server.stop();
     }
 }
@@ -56,11 +56,13 @@ fn python_http_server_and_urllib() {
         );
         let watch = c.watch(&[port]);
         let url = format!("http://127.0.0.1:{port}/file");
-        let said = c
-            .start("client", &mut under(&python, "http_client.py", &[&url, &sum, "3"]))
-            .success(secs(60));
+        let mut client =
+            c.start("client", &mut under(&python, "http_client.py", &[&url, &sum, "3"]));
+        client.wait_line("half", secs(60));
+        watch.wait_smcd(2, secs(60));
+        client.say("\n");
+        let said = client.success(secs(60));
         assert!(said.contains("done 3"), "{said}");
-        watch.expect_smcd(2);
         server.stop();
         Ok(())
     });

@@ -302,7 +302,12 @@ fn the_kernels_generator_sends_and_forwards() {
             table.lines().find_map(|line| line.trim_start().strip_prefix(name)?.strip_prefix(':'));
         line.unwrap().split_whitespace().nth(1).unwrap().parse().unwrap()
     };
+    // They may still be on their way where the kernel's own threads wait for a processor.
+    let end = Instant::now() + Duration::from_secs(60);
+    while received("b0") == 0 && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(1));
+    }
     // A queue of a veth holds 256 frames and loses what comes too fast.
-    assert!((1..=u64::from(COUNT)).contains(&received("a1")), "{}", table());
-    assert!((1..=received("a1")).contains(&received("b0")), "{}", table());
+    let (last, first) = (received("b0"), received("a1"));
+    assert!((1..=first).contains(&last) && first <= u64::from(COUNT), "{}", table());
 }

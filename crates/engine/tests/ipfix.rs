@@ -144,9 +144,14 @@ proptest! {
 
 #[test]
 fn reasons_and_flags_are_told() {
-    let mut rig = rig("flows = 1\nidle = 0.05");
-    rig.send("input", &frame(1, false, 0, false)).send("input", &frame(1, false, 0, true));
-    rig.send("input", &frame(2, false, 0, false)).send("input", &frame(3, false, 0, false));
+    // Once more where this machine was busy: no flow may have been idle before the next packet came.
+    let sent = (0..20).find_map(|_| {
+        let (mut sent, begun) = (rig("flows = 1\nidle = 0.3"), Instant::now());
+        sent.send("input", &frame(1, false, 0, false)).send("input", &frame(1, false, 0, true));
+        sent.send("input", &frame(2, false, 0, false)).send("input", &frame(3, false, 0, false));
+        (begun.elapsed() < Duration::from_millis(200)).then_some(sent)
+    });
+    let mut rig = sent.expect("four packets in 200 ms");
     let mut collector = Collector::default();
     collector.until(&mut rig, 3);
     let told: Vec<_> = collector
@@ -163,10 +168,13 @@ fn reasons_and_flags_are_told() {
 
 #[test]
 fn many_flows_fill_messages() {
-    let mut rig = rig("idle = 0.05");
+    let mut rig = rig("idle = 1.0");
     for flow in 0..100 {
         rig.send("input", &frame(flow, flow % 2 == 0, 0, false));
     }
+    // All of them are idle with the next breath: those that were one after the other, as they were
+    // sent on a slow machine, would each have a message of its own.
+    std::thread::sleep(Duration::from_millis(1100));
     let mut collector = Collector::default();
     collector.until(&mut rig, 100);
     assert!(rig.counter("Ipfix", "messages") < 40);

@@ -3,7 +3,6 @@
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::thread::sleep;
-use std::time::Instant;
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::io::Errno;
@@ -12,8 +11,8 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, recv, recvmsg,
     sendmsg, socket_with,
 };
-use system_tests::millis;
 use system_tests::stream::{Random, bytes};
+use system_tests::{Deadline, millis, secs};
 
 /// The rendezvous of a connection between two ports of 127.0.0.1.
 pub fn name(one: u16, other: u16) -> Vec<u8> {
@@ -44,10 +43,11 @@ pub fn say(to: &OwnedFd, message: &[u8], fds: &[BorrowedFd]) {
     }
 }
 
+/// The first message of whoever has called, who may be stopped before it says it.
 pub fn hear(from: &OwnedFd) -> Vec<u8> {
     let mut buffer = [0; 4096];
-    let end = Instant::now() + millis(300);
-    while Instant::now() < end {
+    let end = Deadline::within(secs(30));
+    while !end.is_over() {
         if let Ok((n, _)) = recv(from, &mut buffer, RecvFlags::empty()) {
             return buffer[..n].to_vec();
         }

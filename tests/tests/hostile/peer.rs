@@ -177,7 +177,7 @@ pub fn nudge(conn: &mut TcpStream) -> bool {
 
 /// Nudges until `done` gives something.
 fn until<T>(conn: &mut TcpStream, mut done: impl FnMut() -> Option<T>) -> Option<T> {
-    let end = Deadline::within(secs(5));
+    let end = Deadline::within(secs(30));
     while !end.is_over() {
         if let Some(found) = done() {
             return Some(found);
@@ -267,8 +267,9 @@ impl Peer {
         // Operations of the victim, so that it reads the Confirm; its answers may come through the
         // ring by then.
         conn.set_read_timeout(Some(millis(20))).expect("a time limit");
-        for _ in 0..20 {
-            nudge(&mut conn);
+        let end = Deadline::within(secs(30));
+        while !end.is_over() && conn.write_all(b"n").is_ok() {
+            let _ = conn.read_exact(&mut [0]);
             if ours.long(FRONT + PAGE + SWITCH).load(SeqCst) & 1 == 1 {
                 return Ok(Peer {
                     conn,
@@ -343,6 +344,11 @@ impl Peer {
                 Err(e) => return e != rustix::io::Errno::AGAIN,
             }
         }
+    }
+
+    /// Bytes that the victim had sent over TCP when its sends left it.
+    pub fn switched_at(&self) -> u64 {
+        self.ours.long(FRONT + PAGE + SWITCH).load(SeqCst) >> 1
     }
 
     /// What the victim has sent us, as far as its first lap goes.

@@ -49,12 +49,16 @@ fn all_arenas(pid: i32) -> Vec<u8> {
     all
 }
 
+fn talk(c: &Case, victim: &Victim) -> Result<Proc, system_tests::Skip> {
+    let args = ["talk".to_string(), victim.port.to_string(), ROUNDS.to_string()];
+    Ok(c.start("honest", Side::Run.command(compile("many")?).args(args)))
+}
+
 /// An honest client whose messages lie in the victim's memory.
 pub fn talker(c: &Case, victim: &Victim) -> Result<Proc, system_tests::Skip> {
-    let args = ["talk".to_string(), victim.port.to_string(), ROUNDS.to_string()];
     let watch = c.watch(&[victim.port]);
-    let mut honest = c.start("honest", Side::Run.command(compile("many")?).args(args));
-    watch.wait_smcd(2, secs(20));
+    let mut honest = talk(c, victim)?;
+    watch.wait_smcd(2, secs(60));
     honest.wait_line("talked", secs(60));
     Ok(honest)
 }
@@ -75,10 +79,21 @@ fn no_memory_of_other_connections() {
     for ports in [Ports::Low, Ports::High] {
         hostile("secrets", |c| -> Outcome {
             let mut victim = Victim::new(c, ports)?;
-            let mut honest = talker(c, &victim)?;
             let secrets = Secrets::of_talk();
-            let there = secrets.found_in(&all_arenas(victim.server.pid()));
-            assert!(there > 10, "the search finds what is there: {there}");
+            let mut honest = talker(c, &victim)?;
+            // A connection that rests for a second gives back what its rings have grown to, and what
+            // is left holds a few messages: one that was looked at too late talks again.
+            for tries in 0.. {
+                let there = secrets.found_in(&all_arenas(victim.server.pid()));
+                if there > 10 {
+                    break;
+                }
+                assert!(tries < 5, "the search finds what is there: {there}");
+                honest.say("\n");
+                honest.success(secs(60));
+                honest = talk(c, &victim)?;
+                honest.wait_line("talked", secs(60));
+            }
             let own = |pid: u32| {
                 fs::read_dir(format!("/proc/{pid}/fd")).expect("own descriptors").count()
             };
@@ -112,7 +127,7 @@ fn no_memory_of_other_connections() {
             let arenas: HashSet<u64> = peers.iter().map(|p| p.token >> 24).collect();
             assert_eq!(arenas.len(), peers.len(), "each has an arena of its own");
             honest.say("\n");
-            honest.success(secs(10));
+            honest.success(secs(60));
             peers.iter().for_each(|peer| nothing_seen(peer, &secrets));
             drop(peers);
             victim.server.stop();
@@ -171,7 +186,7 @@ fn guessed_tokens_name_nothing() {
             assert!(victim.server.running(), "guess {i}: {}", victim.server.stderr());
         }
         honest.say("\n");
-        honest.success(secs(10));
+        honest.success(secs(60));
         drop(friend);
         victim.server.stop();
         Ok(())

@@ -176,7 +176,7 @@ fn another_user_shares_memory_by_policy_only() {
                     "{policy}, user {uid}: {said}"
                 );
                 honest.say("\n");
-                honest.success(secs(10));
+                honest.success(secs(60));
                 victim.server.stop();
             }
             Ok(())
@@ -239,7 +239,7 @@ fn another_user_sees_nothing_of_a_process_it_shares_memory_with() {
         let said = play(c, &victim, 0, "look").success(secs(60));
         assert!(said.contains("\"maps\"") && said.contains("\"fd/0\""), "{said}");
         honest.say("\n");
-        honest.success(secs(10));
+        honest.success(secs(60));
         victim.server.stop();
         Ok(())
     });
@@ -258,7 +258,7 @@ fn a_borrowed_name_gets_no_borrowed_memory() {
             peer.publish(&b"SECRET".repeat(100));
             let own = rustix::process::geteuid().as_raw();
             let said =
-                play(c, &victim, own, &format!("claim {}", hex(&claim.gid))).success(secs(30));
+                play(c, &victim, own, &format!("claim {}", hex(&claim.gid))).success(secs(60));
             let arena = format!("{:x}", peer.token >> 24);
             assert!(
                 said.contains("saw 0") && !said.contains(&format!("attached to {arena}")),
@@ -359,12 +359,12 @@ fn a_setuid_program_does_not_read_our_environment() {
             let watch = c.watch(&[port]);
             let args = ["talk".to_string(), port.to_string(), "2000".to_string()];
             let mut client = c.start("client", Side::Run.command(compile("many")?).args(args));
-            client.wait_line("talked", secs(30));
+            client.wait_line("talked", secs(60));
             if works {
-                watch.wait_smcd(2, secs(10));
+                watch.wait_smcd(2, secs(60));
             }
             client.say("\n");
-            client.success(secs(10));
+            client.success(secs(60));
             assert_eq!(maps(&server).contains("shortwire-table"), works, "{}", program.display());
             if !works {
                 watch.expect_tcp();

@@ -13,7 +13,7 @@ const OTHER: u32 = 12_346;
 fn client(c: &Case, name: &str, port: u16) -> Result<Proc, Skip> {
     let args = ["client", &port.to_string(), "20000"];
     let mut client = c.start(name, Side::Run.command(compile("worker")?).args(args));
-    client.wait_line("ready", secs(20));
+    client.wait_line("ready", secs(60));
     Ok(client)
 }
 
@@ -31,9 +31,9 @@ fn spoils(name: &str, ports: Ports) {
         );
         let mut known = client(c, "known", port)?;
         server.say(&format!("hostile {OTHER}\n"));
-        server.wait_line("spoiled", secs(30));
+        server.wait_line("spoiled", secs(60));
         server.say("sibling\n");
-        server.wait_line("sibling", secs(10));
+        server.wait_line("sibling", secs(60));
         // Of a process with which the family had a connection before, of one that it meets now, and
         // the sibling's.
         let mut met = client(c, "met", port)?;
@@ -42,11 +42,11 @@ fn spoils(name: &str, ports: Ports) {
         server.say("sibling\n");
         // A descriptor that is accepted while the sibling is made is shared with it, and stays on
         // TCP.
-        server.wait_lines("sibling", 2, secs(10));
+        server.wait_lines("sibling", 2, secs(60));
         for (client, name) in [(&mut known, "known"), (&mut met, "met"), (&mut beside, "beside")] {
             client.say("\n");
             assert_eq!(client.wait_line("talked", secs(60)), "talked, past TCP", "{name}");
-            client.success(secs(10));
+            client.success(secs(60));
         }
         assert!(server.running(), "{}", server.stderr());
         server.stop();

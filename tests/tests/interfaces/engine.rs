@@ -54,7 +54,7 @@ pub fn stop(engine: Proc) {
 /// Ends it as Ctrl-C does; it must end with this status.
 pub fn stop_with(mut engine: Proc, expected: i32) {
     engine.signal(Signal::INT);
-    let status = engine.wait(secs(20));
+    let status = engine.wait(secs(60));
     assert_eq!(
         status.code(),
         Some(expected),

@@ -68,7 +68,7 @@ impl Testpmd {
     }
 
     fn until<T>(&mut self, look: impl Fn(&Proc) -> Option<T>) -> T {
-        let end = Deadline::within(secs(30));
+        let end = Deadline::within(secs(60));
         loop {
             // Before the look: what it said last is seen even if it ends now.
             let ended = self.0.poll();
@@ -99,7 +99,7 @@ impl Testpmd {
 
     fn kill(mut self) {
         self.0.signal(Signal::KILL);
-        self.0.wait(secs(20));
+        self.0.wait(secs(60));
     }
 }
 
@@ -164,7 +164,7 @@ fn with_dpdk(name: &str, listen: bool, queues: u16) {
         let namespace = cables()?;
         let configuration = network(case, listen, queues);
         let mut engine = engine::start(case, &namespace, &configuration)?;
-        engine.wait_line("running:", secs(20));
+        engine.wait_line("running:", secs(60));
         let dpdk = Testpmd::start(case, !listen, queues)?;
         carries(case, &engine, &namespace, queues);
         dpdk.kill();
@@ -172,12 +172,12 @@ fn with_dpdk(name: &str, listen: bool, queues: u16) {
         carries(case, &engine, &namespace, queues);
         dpdk.pause();
         engine.signal(Signal::KILL);
-        engine.wait(secs(20));
+        engine.wait(secs(60));
         let mut engine = engine::start(case, &namespace, &configuration)?;
         if listen {
             // As a client DPDK connects again only when somebody asks it for the state of the link.
             dpdk.kill();
-            engine.wait_line("running:", secs(20));
+            engine.wait_line("running:", secs(60));
             dpdk = Testpmd::start(case, !listen, queues)?;
         } else {
             dpdk.forward(2);

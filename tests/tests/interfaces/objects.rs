@@ -35,6 +35,21 @@ pub fn list() -> Result<Vec<(&'static str, u32)>, Skip> {
     Ok(found)
 }
 
+/// Programs and maps that a process has open, itself or by a link.
+pub fn of(pid: i32) -> Vec<(&'static str, u32)> {
+    let open = std::fs::read_dir(format!("/proc/{pid}/fdinfo")).into_iter().flatten().flatten();
+    let text: String =
+        open.filter_map(|entry| std::fs::read_to_string(entry.path()).ok()).collect();
+    let number =
+        |line: &str, start: &str| -> Option<u32> { line.strip_prefix(start)?.trim().parse().ok() };
+    text.lines()
+        .filter_map(|line| {
+            let program = number(line, "prog_id:").map(|id| ("program", id));
+            program.or_else(|| number(line, "map_id:").map(|id| ("map", id)))
+        })
+        .collect()
+}
+
 fn name(open: u32, id: u32, at: usize) -> Option<[u8; 16]> {
     // It may be gone by now.
     let fd = bpf(open, &mut [id, 0, 0, 0]).ok()?;

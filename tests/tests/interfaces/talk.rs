@@ -30,6 +30,8 @@ fn machines(case: &Case, kind: &str, more: &str, mtu: u32) -> Result<Machines, S
     let taps = kind == "Tap";
     let (one, other) = if taps { ("tap0", "tap1") } else { ("a1", "b1") };
     let mut engine = engine::start(case, &middle, &engine::wire(kind, &port(one), &port(other)))?;
+    // Whoever looks for a neighbour gives up after three seconds.
+    engine.wait_line("running:", secs(60));
     if taps {
         await_interfaces(&middle, &[one, other], &mut engine);
     }
@@ -112,7 +114,7 @@ fn streams(case: &Case, kind: &str, more: &str) -> Outcome {
     });
     let mut engine = machines.engine;
     engine.signal(Signal::INT);
-    let report = engine.success(secs(20));
+    let report = engine.success(secs(60));
     assert_eq!(report.matches(" 0 too long").count(), 2, "packets were too long: {report}");
     Ok(())
 }

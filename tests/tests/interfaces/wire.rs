@@ -128,14 +128,33 @@ impl End {
 
     /// Sends marked frames until one arrives at `to`: then whatever lies between works.
     pub fn reach(&self, to: &End, lost: impl Fn() -> String) {
-        let mut probe = vec![0xff; 60];
-        probe[12..14].copy_from_slice(&[0x88, 0xb5]);
+        self.reach_with(to, lost, |number| {
+            let mut probe = vec![0xff; 60];
+            probe[12..14].copy_from_slice(&[0x88, 0xb5]);
+            probe[56..].copy_from_slice(&number.to_ne_bytes());
+            [probe.clone(), probe]
+        });
+    }
+
+    /// The same with frames of choice, by number: as they are sent, and as they arrive. It is the last
+    /// one that must arrive: no other is on its way behind it.
+    pub fn reach_with(
+        &self,
+        to: &End,
+        lost: impl Fn() -> String,
+        probe: impl Fn(u32) -> [Vec<u8>; 2],
+    ) {
         let end = Deadline::within(LIMIT);
-        loop {
-            self.send(&probe);
-            if to.receive(millis(20)).is_some_and(|frame| frame == probe) {
-                while to.receive(millis(100)).is_some() {}
-                return;
+        let mut patience = millis(20);
+        for number in 0.. {
+            let [sent, wanted] = probe(number);
+            self.send(&sent);
+            while let Some(frame) = to.receive(patience) {
+                if frame == wanted {
+                    return;
+                }
+                // The way is there, and none of them is lost any more.
+                patience = secs(2);
             }
             assert!(!end.is_over(), "nothing arrives: {}", lost());
         }

@@ -79,7 +79,7 @@ fn manifests() {
         // The command takes the arguments that are given to it: it fails for want of the files only.
         let words = said.lines().next().unwrap_or_default().split(' ').skip(1);
         let mut started = c.start("arguments", Command::new(shortwire()).args(words));
-        assert_eq!(started.wait(secs(10)).code(), Some(1));
+        assert_eq!(started.wait(secs(60)).code(), Some(1));
         assert!(started.stderr().contains("cannot read /tls/tls.crt"), "{}", started.stderr());
         if !said.contains("validated") {
             return skip("python3 has no kubernetes_validate: names of fields are not looked up");

@@ -93,8 +93,8 @@ fn two_pods_meet() {
             client.wait_line("asked /opt/shortwire/libshortwire.so", secs(60));
             let ends = connections(&[7000]).iter().filter(|end| end.smcd).count();
             client.say("\n");
-            client.success(secs(10));
-            server.success(secs(10));
+            client.success(secs(60));
+            server.success(secs(60));
             if ends == 2 || plain() {
                 return Ok(());
             }

@@ -21,7 +21,7 @@ mod neighbours;
 mod tunnels;
 
 /// How long anything may take before a test gives up on it.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(240);
 
 /// A fresh namespace that this thread enters, with nothing in it; false, said on the real standard
 /// error, where that cannot be.

@@ -46,11 +46,22 @@ fn ask(engine: &mut Engine, near: &UdpSocket, far: &UdpSocket, data: &[u8]) {
 const HOSTS: [(&str, [&str; 2]); 2] =
     [("10.0.0.5", ["203.0.113.9", "198.51.100.1"]), ("fd01::5", ["fd02::9", "fd03::1"])];
 
+/// How long a neighbour that is known is surely not asked: five seconds behind what was sent to it, it is
+/// asked whether it is still there.
+const QUIET: Duration = Duration::from_secs(4);
+
 #[test]
 fn next_hops_are_found_by_address() {
-    if !namespace("next_hops_are_found_by_address") {
-        return;
+    for _ in 0..10 {
+        if !namespace("next_hops_are_found_by_address") || are_found_in_time() {
+            return;
+        }
     }
+    panic!("this machine never had {QUIET:?} for all of it");
+}
+
+/// False where all of it took too long to tell who had to be asked.
+fn are_found_in_time() -> bool {
     let mut engine = engine(NETWORK);
     for line in [
         "address add 10.0.0.5/24 dev tap0",
@@ -91,6 +102,7 @@ fn next_hops_are_found_by_address() {
         .collect();
     let asked =
         |engine: &Engine| ["left", "right"].map(|app| counter(engine, app, "Neighbour", "asked"));
+    let begun = Instant::now();
     for round in 0..3 {
         for (near, far) in &pairs {
             ask(&mut engine, near, far, &vec![round; 1000 * usize::from(round % 2)]);
@@ -99,6 +111,9 @@ fn next_hops_are_found_by_address() {
     // Hosts on the left had asked for us and so were known; on the right two were asked for, once
     // unless this machine was busy for a second.
     let before = asked(&engine);
+    if begun.elapsed() > QUIET {
+        return false;
+    }
     assert!(before[0] == 0 && (2..=6).contains(&before[1]), "{before:?}");
     let known = other.run(|| {
         let said = Command::new("ip").args(["neigh", "show", "dev", "tap1"]).output();
@@ -111,7 +126,12 @@ fn next_hops_are_found_by_address() {
     for (near, far) in &pairs {
         ask(&mut engine, near, far, b"moved");
     }
-    assert_eq!(asked(&engine), before, "nobody had to be asked");
+    let after = asked(&engine);
+    if begun.elapsed() > QUIET {
+        return false;
+    }
+    assert_eq!(after, before, "nobody had to be asked");
+    true
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! Tunnels, with the kernel as their other end. Behind the engine's end is a mirror, which answers
 //! datagrams to all addresses.
 
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
 use super::mirror::Mirror;
 use super::*;
 
@@ -31,11 +33,23 @@ next_hop = '02:00:00:00:00:01'
     )
 }
 
+/// This thread, and the programs that it starts, are on one processor from now on: the kernel numbers a
+/// packet before it queues it, and what another processor sends meanwhile, say a report of multicast
+/// groups, would pass it.
+fn stay_on_one_processor() {
+    let allowed = sched_getaffinity(None).expect("processors");
+    let first = (0..CpuSet::MAX_CPU).find(|&cpu| allowed.is_set(cpu)).expect("a processor");
+    let mut one = CpuSet::new();
+    one.set(first);
+    sched_setaffinity(None, &one).expect("it is one of them");
+}
+
 /// Datagrams of all lengths go through the tunnel `tun` and back, over both versions of IP.
 fn carries(name: &str, kind: &str, args: &str, v6: bool, commands: &[&str]) {
     if !namespace(name) {
         return;
     }
+    stay_on_one_processor();
     let mut registry = Registry::standard().clone();
     registry.register::<Mirror>();
     let text = network(kind, args, v6);
