@@ -1,6 +1,8 @@
 use system_tests::stream::bytes;
 use system_tests::{Case, Deadline, Ports, Proc, Side, Skip, case, need, patience, secs};
 
+use crate::until_seen;
+
 pub fn server(c: &Case, port: u16, more: &[&str]) -> Result<Proc, Skip> {
     let mut command = Side::Run.command(need("redis-server")?);
     command
@@ -57,23 +59,23 @@ fn redis_cli_set_and_get() {
 /// `count` requests, and fewer where they take longer.
 fn benchmark(name: &str, ports: Ports, server_args: &[&str], count: u32, args: &[&str]) {
     case(name, |c| {
-        let count = (count / patience()).to_string();
         let (benchmark, port) = (need("redis-benchmark")?, ports.free());
         let number = port.to_string();
         let mut redis = server(c, port, server_args)?;
-        let watch = c.watch(&[port]);
-        let said = c.client(
-            "redis-benchmark",
-            Side::Run,
-            &benchmark,
-            &[&["-p", &number, "--csv", "-n", &count], args].concat(),
-        );
-        let rates = said
-            .lines()
-            .filter_map(|line| line.split('"').nth(3)?.parse::<f64>().ok())
-            .collect::<Vec<_>>();
-        assert!(!rates.is_empty() && rates.iter().all(|&rate| rate > 0.0), "{said}");
-        watch.expect_smcd(50);
+        until_seen(c, &[port], 50, |times| {
+            let count = (count / patience() * times).to_string();
+            let said = c.client(
+                "redis-benchmark",
+                Side::Run,
+                &benchmark,
+                &[&["-p", &number, "--csv", "-n", &count], args].concat(),
+            );
+            let rates = said
+                .lines()
+                .filter_map(|line| line.split('"').nth(3)?.parse::<f64>().ok())
+                .collect::<Vec<_>>();
+            assert!(!rates.is_empty() && rates.iter().all(|&rate| rate > 0.0), "{said}");
+        });
         redis.stop();
         Ok(())
     });
