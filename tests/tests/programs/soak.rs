@@ -141,7 +141,8 @@ impl Soak<'_> {
         );
         let small = self.site.replace("/big", "/small");
         for more in [&["-c20"][..], &["-c8", "-H", "Connection: close"]] {
-            let said = self.run(&self.clients.wrk, &[&["-t2", "-d1s"], more, &[&small]].concat());
+            let usual = ["-t2", "-d1s", nginx::WRK_TIMEOUT];
+            let said = self.run(&self.clients.wrk, &[&usual[..], more, &[&small]].concat());
             assert!(!said.contains("Socket errors") && !said.contains("Non-2xx"), "{said}");
         }
         if round.is_multiple_of(4) {
