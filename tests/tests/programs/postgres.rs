@@ -137,9 +137,9 @@ fn postgres_and_psql() {
              create table u (i int, m text);\n\
              \\copy u from '{0}'\n\
              select count(*), md5(string_agg(m, '' order by i)) = (select md5(string_agg(m, '' order by i)) from t) from u;\n\
-             set statement_timeout = '300ms';\n\
+             begin;\nset local statement_timeout = '300ms';\n\
              select pg_sleep(10);\n\
-             reset statement_timeout;\n\
+             rollback;\n\
              listen here;\nnotify here, 'word';\nselect 1;\n",
             file.display()
         );
