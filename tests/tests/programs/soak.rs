@@ -220,9 +220,19 @@ impl Soak<'_> {
         }
     }
 
-    /// Waits until only the idle connections are left.
+    /// Waits until only the idle connections are left, and of the servers' children those that stay: no snapshot is
+    /// being written any more, and workers from before a reload have ended.
     fn settle(&self, ports: &[u16], round: u64) {
-        let end = Deadline::within(secs(20));
+        let end = Deadline::within(secs(60));
+        loop {
+            let seen = [&self.redis, &self.nginx].map(|server| family(server.pid()));
+            // Each itself, and nginx's two workers.
+            if seen[0].len() == 1 && seen[1].len() == 3 {
+                break;
+            }
+            assert!(!end.is_over(), "round {round}: processes of redis and nginx: {seen:?}");
+            sleep(millis(100));
+        }
         loop {
             let left = connections(ports);
             if plain() || left.len() == 2 * IDLE {
