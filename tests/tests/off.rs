@@ -169,10 +169,10 @@ fn redis_is_switched_off_drained_and_switched_on_under_traffic() {
         assert!(text.contains("No connection is left in shared memory"), "{text}");
         // Also those count that were back before the first look.
         assert!(text.contains(&format!("({} were", 2 * CLIENTS)), "{text}");
-        // By either end.
-        assert_eq!(modes(port, "back to TCP"), (0, 2 * CLIENTS));
+        // By either end. Who has gone back says why a moment later.
+        wait_for("back", || modes(port, "back to TCP") == (0, 2 * CLIENTS));
         new(&mut client, 2);
-        assert_eq!(modes(port, "switched off"), (0, 4));
+        wait_for("off behind the drain", || modes(port, "switched off") == (0, 4));
 
         assert!(said(&["on"], 0).contains("Shortwire is on"), "on");
         new(&mut client, 3);
@@ -268,7 +268,7 @@ fn idle_connections_go_back_too() {
         wait_for("upgraded", || modes(port, "").0 == 10);
         let text = said(&["off", "--drain", "--wait", "20"], 0);
         assert!(text.contains("No connection is left"), "{text}");
-        assert_eq!(modes(port, "back to TCP"), (0, 10));
+        wait_for("back", || modes(port, "back to TCP") == (0, 10));
         let ticks = client.cpu_ticks() + server.cpu_ticks();
         std::thread::sleep(secs(3));
         let used = client.cpu_ticks() + server.cpu_ticks() - ticks;
