@@ -29,11 +29,14 @@ def listen(port):
     s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     s.bind(('127.0.0.1', port))
     s.listen(5)
+    return s
+def accept(s):
     while True:
         threading.Thread(target=serve, args=(s.accept()[0],), daemon=True).start()
-ports = [int(p) for p in sys.argv[1:] if p.isdigit()]
-for p in ports[1:]: threading.Thread(target=listen, args=(p,), daemon=True).start()
-listen(ports[0])
+# The first one comes last: clients are started when it listens.
+all = [listen(int(p)) for p in reversed(sys.argv[1:]) if p.isdigit()]
+for s in all[:-1]: threading.Thread(target=accept, args=(s,), daemon=True).start()
+accept(all[-1])
 ";
 /// Some echoes on each of its connections, then it waits to be looked at.
 const CLIENT: &str = "
