@@ -31,9 +31,11 @@ static void dups(int listener)
 static void dup2_over(int listener)
 {
     pid_t first = client(WARM, listener);
-    client_delay_ms = 100;
+    MUST(pipe(gate));
     pid_t second = client(ROUNDS, listener);
-    int a = answer(listener), b = answer(listener);
+    int a = answer(listener);
+    MUST(write(gate[1], "x", 1));
+    int b = answer(listener);
     serve(a, 0, WARM);
     serve(b, 0, WARM);
     char c;
