@@ -149,7 +149,7 @@ UNUSED static int play(int argc, char **argv, const struct scene *scenes)
     if (argc < 3)
         die("usage: %s PORT CASE", argv[0]);
     port = atoi(argv[1]);
-    limit_life(60);
+    limit_life(600);
     holds = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (holds == MAP_FAILED)
         die("mmap");
