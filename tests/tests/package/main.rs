@@ -118,9 +118,12 @@ fn lives_in(c: &Case, lower: &Path, debs: &[PathBuf]) -> Outcome {
         stands(&server).contains("libshortwire.so (deleted)"),
         "the server keeps the library that it has"
     );
-    let mut new = client("1");
+    // One that is there for as long as it is looked at, and one that comes to its own end.
+    let mut new = client("600");
     shared(&new);
-    new.success(secs(20));
+    assert!(new.running(), "the new version's client ended: {}", new.stderr());
+    new.stop();
+    client("1").success(secs(60));
 
     system.sh(c, "dpkg --purge $(dpkg-query -W -f '${Package} ' 'shortwire*')");
     sleep(millis(300));
