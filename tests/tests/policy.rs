@@ -78,7 +78,7 @@ fn pair(c: &Case, server: &Told, client: &Told) -> Result<Pair, Skip> {
     };
     let server = c.serve("server", ports[0], &mut start(SERVER, server));
     let mut client = c.start("client", &mut start(CLIENT, client));
-    client.wait_line("done", secs(30));
+    client.wait_line("done", secs(60));
     Ok(Pair { server, client, ports })
 }
 
@@ -102,7 +102,7 @@ impl Pair {
 
     /// Both ports at the client, once they are that.
     fn expect(&self, what: [&str; 2]) {
-        let end = Deadline::within(secs(10));
+        let end = Deadline::within(secs(60));
         loop {
             let seen = self.ports.map(|port| self.seen(port)[0].clone());
             if seen == what {
@@ -115,7 +115,7 @@ impl Pair {
 
     fn stop(mut self) {
         self.client.say("\n");
-        self.client.success(secs(10));
+        self.client.success(secs(60));
         self.server.stop();
     }
 }
@@ -204,9 +204,9 @@ fn rules_by_port_part_the_connections_of_one_program() {
             };
             let server = c.serve("server", ports[0], &mut start(SERVER, at_server));
             let mut client = c.start("client", &mut start(CLIENT, !at_server));
-            client.wait_line("done", secs(30));
+            client.wait_line("done", secs(60));
             let pair = Pair { server, client, ports };
-            let end = Deadline::within(secs(10));
+            let end = Deadline::within(secs(60));
             loop {
                 let [first, second] = ports.map(|port| pair.seen(port));
                 let told = first[usize::from(at_server)].clone();

@@ -90,7 +90,7 @@ fn lives_in(c: &Case, lower: &Path, debs: &[PathBuf]) -> Outcome {
         c.start(role, &mut run)
     };
     let mut server = peers("server", &["--listen", "127.0.0.1:0"]);
-    let said = server.wait_line("", secs(10));
+    let said = server.wait_line("", secs(60));
     let address = said
         .split_whitespace()
         .find(|word| word.starts_with("127.0.0.1:"))
@@ -177,7 +177,7 @@ fn redis_goes_on_through_an_upgrade_and_a_removal() {
             c.start(name, system.command("shortwire").args(["run", "--"]).arg(program).args(more))
         };
         let mut server = run("redis", &redis, &["--port", "7391", "--save", "", "--dir", "/tmp"]);
-        server.wait_line("", secs(10));
+        server.wait_line("", secs(60));
         system.sh(c, "until redis-cli -p 7391 ping; do sleep 0.05; done");
         let load = ["-p", "7391", "-t", "set,get", "-c", "8", "-l", "-q"];
         let mut clients = run("benchmark", &benchmark, &load);

@@ -214,7 +214,7 @@ impl Walk<'_> {
         holds: impl Fn(usize, usize, usize) -> bool,
         words: &str,
     ) {
-        let end = Deadline::within(secs(30));
+        let end = Deadline::within(secs(60));
         loop {
             let all = connections(&[SERVICES[which].port]);
             let smcd = all.iter().filter(|end| end.smcd).count();
@@ -310,7 +310,7 @@ fn shared_and_why_not(walk: &Walk) -> Vec<Proc> {
     walk.restart(REDIS);
     // The server that it talked to has gone, and that is what it says.
     let mut cut = clients.remove(REDIS);
-    cut.wait(secs(30));
+    cut.wait(secs(60));
     clients.insert(REDIS, walk.client(REDIS, "shortwire run -- "));
     (0..4).for_each(|which| walk.until_shared(which));
     walk.types("shortwire ss program redis-server", 0, 10);
@@ -325,7 +325,7 @@ fn seen(walk: &Walk) {
     walk.types("shortwire stats", 0, 11);
     let place = "127.0.0.1:9988";
     let mut metrics = walk.shell("exec shortwire metrics");
-    metrics.wait_line("serving", secs(30));
+    metrics.wait_line("serving", secs(60));
     walk.note("# shortwire metrics &\n".into());
     let job = "  - job_name: shortwire\\n    scrape_interval: 1s\\n    static_configs:\\n      - targets: [\"127.0.0.1:9988\"]\\n";
     walk.root(&format!("printf '{job}' >> /etc/prometheus/prometheus.yml"));
@@ -413,7 +413,7 @@ fn switched(walk: &Walk, clients: &mut [Proc]) {
         walk.until(which, "off", |_, tcp, _| tcp >= 2, "switched off");
     }
     walk.root("shortwire ss -s");
-    let said = walk.root("shortwire off --drain --wait 30");
+    let said = walk.root("shortwire off --drain --wait 60");
     assert!(said.contains("No connection is left in shared memory"), "{said}");
     // Those of nginx it has closed itself, now and then.
     let before =

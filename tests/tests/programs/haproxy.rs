@@ -117,7 +117,7 @@ fn haproxy_reload() {
         let status = slow.wait(secs(60));
         assert!(status.success(), "curl: {status}: {}", slow.stderr());
         assert_eq!(sha256(slow.stdout_path()), sha256(&file), "what curl received differs");
-        old.wait(secs(20));
+        old.wait(secs(60));
         assert!(new.running(), "the new haproxy ended: {}", new.stderr());
         new.stop();
         server.stop();

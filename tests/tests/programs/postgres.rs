@@ -31,7 +31,7 @@ impl User {
         if let Some((uid, gid)) = self.0 {
             command.uid(uid).gid(gid);
         }
-        command.current_dir("/tmp").env("PGCONNECT_TIMEOUT", "10").env_remove("HOME")
+        command.current_dir("/tmp").env("PGCONNECT_TIMEOUT", "60").env_remove("HOME")
     }
 }
 
@@ -97,7 +97,7 @@ impl Database {
     pub fn end(mut self) {
         // A smart shutdown would wait for clients; this is the fast one.
         self.server.signal(rustix::process::Signal::INT);
-        self.server.wait(secs(20));
+        self.server.wait(secs(60));
     }
 }
 

@@ -41,9 +41,9 @@ fn redis_cli_set_and_get() {
                 client.say(&format!("SET big{i} {}\nGET big{i}\nSTRLEN big{i}\n", value(i)));
                 expected += &format!("OK\n{}\n{}\n", value(i), 1 << 20);
             }
-            client.wait_lines("1048576", 12, secs(30));
-            watch.wait_smcd(2, secs(10));
-            let said = client.success(secs(30));
+            client.wait_lines("1048576", 12, secs(60));
+            watch.wait_smcd(2, secs(60));
+            let said = client.success(secs(60));
             assert!(
                 said == expected,
                 "redis-cli printed {} bytes, not the {} expected",
@@ -128,7 +128,7 @@ fn redis_snapshot_and_replica() {
         client.success(secs(60));
         let mut replica = server(c, second, &["--replicaof", "127.0.0.1", &number])?;
         let size = |port: &str| c.client("dbsize", Side::Run, &cli, &["-p", port, "dbsize"]);
-        let end = Deadline::within(secs(20));
+        let end = Deadline::within(secs(60));
         while size(&number) != size(&other) || size(&number).trim() == "0" {
             assert!(!end.is_over(), "the replica has {} of {} keys", size(&other), size(&number));
             std::thread::sleep(system_tests::millis(100));
@@ -142,7 +142,7 @@ fn redis_snapshot_and_replica() {
         );
         let digest =
             |port: &str| c.client("digest", Side::Run, &cli, &["-p", port, "debug", "digest"]);
-        let end = Deadline::within(secs(20));
+        let end = Deadline::within(secs(60));
         while digest(&number) != digest(&other) {
             assert!(!end.is_over(), "the replica differs");
             std::thread::sleep(system_tests::millis(100));

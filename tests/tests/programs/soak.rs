@@ -118,7 +118,7 @@ impl Soak<'_> {
             let _ = write!(wanted, "OK\n{i}{value}\n");
         }
         cli.say(&script);
-        let said = cli.success(secs(30));
+        let said = cli.success(secs(60));
         assert!(
             said == wanted,
             "redis-cli printed {} bytes, not the {} expected",
@@ -133,7 +133,7 @@ impl Soak<'_> {
     fn nginx(&mut self, round: u64) {
         let mut command = Side::Run.command(&self.clients.curl);
         let mut curl = self.c.start("curl", command.args(["-sS", "--fail", &self.site]));
-        curl.success(secs(30));
+        curl.success(secs(60));
         assert_eq!(
             sha256(curl.stdout_path()),
             self.sum,
@@ -216,7 +216,7 @@ impl Soak<'_> {
         sleep(millis(20 + self.random.below(400)));
         for victim in &mut victims {
             victim.signal(Signal::KILL);
-            victim.wait(secs(5));
+            victim.wait(secs(60));
         }
     }
 
@@ -408,7 +408,7 @@ fn idle_beside(c: &Case, work: impl FnOnce(u16)) -> Result<(), Skip> {
     work(port);
     client.say("\n");
     client.wait_line("again", secs(60));
-    client.success(secs(30));
+    client.success(secs(60));
     server.stop();
     Ok(())
 }

@@ -32,7 +32,7 @@ fn sockperf(name: &str, ports: Ports, client_args: &[&str], server_args: &[&str]
             );
         });
         server.stop();
-        server.wait(secs(5));
+        server.wait(secs(60));
         Ok(())
     });
 }
