@@ -68,7 +68,7 @@ impl Case {
     /// Starts a server and waits until it listens.
     pub fn serve(&self, name: &str, port: u16, command: &mut Command) -> Proc {
         let mut server = self.start(name, command);
-        let end = Deadline::within(secs(30));
+        let end = Deadline::within(secs(60));
         while !listening(port) {
             if let Some(status) = server.poll() {
                 panic!(

@@ -187,7 +187,7 @@ impl Proc {
     /// Asks it to end; a server that does not within the limit hangs.
     pub fn stop(&mut self) -> ExitStatus {
         self.signal(Signal::TERM);
-        self.wait(secs(10))
+        self.wait(secs(60))
     }
 
     /// utime and stime in clock ticks.
