@@ -171,7 +171,7 @@ static void talk(int port, int requests, const char *way)
 
 int main(int argc, char **argv)
 {
-    limit_life(60);
+    limit_life(600);
     int port = argc > 2 ? atoi(argv[2]) : 0;
     if (argc == 4 && strcmp(argv[1], "server") == 0) {
         int listener = listen_on(port);

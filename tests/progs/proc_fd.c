@@ -31,9 +31,11 @@ static void dups(int listener)
 static void dup2_over(int listener)
 {
     pid_t first = client(WARM, listener);
-    client_delay_ms = 100;
+    MUST(pipe(gate));
     pid_t second = client(ROUNDS, listener);
-    int a = answer(listener), b = answer(listener);
+    int a = answer(listener);
+    MUST(write(gate[1], "x", 1));
+    int b = answer(listener);
     serve(a, 0, WARM);
     serve(b, 0, WARM);
     char c;
@@ -54,6 +56,7 @@ static void dup2_over(int listener)
 }
 
 static int blocked_fd;
+static volatile pid_t reader;
 
 static void ignore(int s) { (void)s; }
 
@@ -62,11 +65,30 @@ static void *blocked_read(void *arg)
     static char text[2][40];
     char c;
     (void)arg;
+    reader = gettid();
     for (int i = 0; i < 2; i++) {
         ssize_t n = read(blocked_fd, &c, 1);
         snprintf(text[i], 40, "%s", n == 0 ? "end" : n < 0 && errno == EINTR ? "EINTR" : "something else");
     }
     return text;
+}
+
+/* Until the reader has been seen asleep three times in a row: then it is in its read, however late it got there. */
+static void until_it_reads(void)
+{
+    for (int seen = 0; seen < 3;) {
+        char name[64], line[512] = "";
+        nap(20);
+        if (!reader)
+            continue;
+        snprintf(name, sizeof name, "/proc/self/task/%d/stat", (int)reader);
+        FILE *stat = fopen(name, "r");
+        if (!stat || !fgets(line, sizeof line, stat))
+            die("the reader has ended");
+        fclose(stat);
+        char *end = strrchr(line, ')');
+        seen = end && end[2] == 'S' ? seen + 1 : 0;
+    }
 }
 
 /* Java's close: a half-closed socket is put over the number while another thread is blocked reading it. */
@@ -90,7 +112,7 @@ static void preclose(int listener)
     blocked_fd = answer(listener);
     serve(blocked_fd, 0, WARM);
     pthread_create(&t, NULL, blocked_read, NULL);
-    nap(60);
+    until_it_reads();
     MUST(dup2(marker[0], blocked_fd));
     pthread_kill(t, SIGUSR1);
     pthread_join(t, &said);

@@ -15,7 +15,7 @@ const ROUNDS: u64 = 1500;
 fn dial(port: u16) -> TcpStream {
     let conn = TcpStream::connect(("127.0.0.1", port)).expect("connecting");
     conn.set_nodelay(true).expect("TCP_NODELAY");
-    conn.set_read_timeout(Some(secs(20))).expect("a time limit");
+    conn.set_read_timeout(Some(secs(60))).expect("a time limit");
     conn
 }
 
@@ -34,7 +34,7 @@ fn exactly(conn: &mut TcpStream, total: &mut u64, wanted: &[u8]) {
 fn end(mut conn: TcpStream, total: u64) {
     expect_silence(&mut conn, total);
     conn.shutdown(std::net::Shutdown::Write).expect("shutdown");
-    conn.set_read_timeout(Some(secs(10))).expect("a time limit");
+    conn.set_read_timeout(Some(secs(60))).expect("a time limit");
     let mut rest = Vec::new();
     conn.read_to_end(&mut rest).expect("the end");
     assert!(rest.is_empty(), "with the end came {rest:?}");
@@ -83,14 +83,14 @@ fn a_recording_server_of_a_client() {
             exactly(&mut conn, &mut total, &wanted);
             conn.write_all(&wanted).expect("echoing");
         }
-        client.wait_line("talked", secs(10));
+        client.wait_line("talked", secs(60));
         expect_silence(&mut conn, total);
         client.say("\n");
         let mut rest = Vec::new();
         conn.read_to_end(&mut rest).expect("the end");
         assert!(rest.is_empty(), "with the end came {rest:?}");
         drop(conn);
-        client.success(secs(10));
+        client.success(secs(60));
         Ok(())
     });
 }
@@ -194,7 +194,7 @@ fn redis_cli_with_a_recording_server() {
             ]),
         );
         let (mut conn, mut total) = (listener.accept().expect("accept").0, 0);
-        conn.set_read_timeout(Some(secs(20))).expect("a time limit");
+        conn.set_read_timeout(Some(secs(60))).expect("a time limit");
         for _ in 0..ROUNDS {
             exactly(&mut conn, &mut total, b"*1\r\n$4\r\nPING\r\n");
             conn.write_all(b"+PONG\r\n").expect("answering");
@@ -203,7 +203,7 @@ fn redis_cli_with_a_recording_server() {
         conn.read_to_end(&mut rest).expect("the end");
         assert!(rest.is_empty(), "after the last request came {rest:?}");
         assert_eq!(
-            client.success(secs(10)).lines().filter(|line| *line == "PONG").count() as u64,
+            client.success(secs(60)).lines().filter(|line| *line == "PONG").count() as u64,
             ROUNDS
         );
         Ok(())
@@ -271,7 +271,7 @@ fn curl_with_a_recording_server() {
         let mut client = c.start("curl", Side::Run.command(&curl).args(args));
         let (mut conn, mut total) = (listener.accept().expect("accept").0, 0);
         conn.set_nodelay(true).expect("TCP_NODELAY");
-        conn.set_read_timeout(Some(secs(20))).expect("a time limit");
+        conn.set_read_timeout(Some(secs(60))).expect("a time limit");
         for i in 1..=ROUNDS {
             exactly(
                 &mut conn,
@@ -284,7 +284,7 @@ fn curl_with_a_recording_server() {
         conn.read_to_end(&mut rest).expect("the end");
         assert!(rest.is_empty(), "after the last request came {rest:?}");
         assert!(bytes_received(&conn) <= total + 1, "more arrived than was read");
-        client.success(secs(10));
+        client.success(secs(60));
         Ok(())
     });
 }

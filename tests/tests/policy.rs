@@ -29,11 +29,14 @@ def listen(port):
     s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     s.bind(('127.0.0.1', port))
     s.listen(5)
+    return s
+def accept(s):
     while True:
         threading.Thread(target=serve, args=(s.accept()[0],), daemon=True).start()
-ports = [int(p) for p in sys.argv[1:] if p.isdigit()]
-for p in ports[1:]: threading.Thread(target=listen, args=(p,), daemon=True).start()
-listen(ports[0])
+# The first one comes last: clients are started when it listens.
+all = [listen(int(p)) for p in reversed(sys.argv[1:]) if p.isdigit()]
+for s in all[:-1]: threading.Thread(target=accept, args=(s,), daemon=True).start()
+accept(all[-1])
 ";
 /// Some echoes on each of its connections, then it waits to be looked at.
 const CLIENT: &str = "
@@ -75,7 +78,7 @@ fn pair(c: &Case, server: &Told, client: &Told) -> Result<Pair, Skip> {
     };
     let server = c.serve("server", ports[0], &mut start(SERVER, server));
     let mut client = c.start("client", &mut start(CLIENT, client));
-    client.wait_line("done", secs(30));
+    client.wait_line("done", secs(60));
     Ok(Pair { server, client, ports })
 }
 
@@ -99,7 +102,7 @@ impl Pair {
 
     /// Both ports at the client, once they are that.
     fn expect(&self, what: [&str; 2]) {
-        let end = Deadline::within(secs(10));
+        let end = Deadline::within(secs(60));
         loop {
             let seen = self.ports.map(|port| self.seen(port)[0].clone());
             if seen == what {
@@ -112,7 +115,7 @@ impl Pair {
 
     fn stop(mut self) {
         self.client.say("\n");
-        self.client.success(secs(10));
+        self.client.success(secs(60));
         self.server.stop();
     }
 }
@@ -201,9 +204,9 @@ fn rules_by_port_part_the_connections_of_one_program() {
             };
             let server = c.serve("server", ports[0], &mut start(SERVER, at_server));
             let mut client = c.start("client", &mut start(CLIENT, !at_server));
-            client.wait_line("done", secs(30));
+            client.wait_line("done", secs(60));
             let pair = Pair { server, client, ports };
-            let end = Deadline::within(secs(10));
+            let end = Deadline::within(secs(60));
             loop {
                 let [first, second] = ports.map(|port| pair.seen(port));
                 let told = first[usize::from(at_server)].clone();

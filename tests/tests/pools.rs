@@ -43,9 +43,9 @@ fn pool(way: &str, workers: u32, conns: u64, requests: u64, (least, most): (u64,
                 );
             }
             client.say("\n");
-            client.success(secs(10));
+            client.success(secs(60));
             server.signal(Signal::KILL);
-            server.wait(secs(10));
+            server.wait(secs(60));
         }
         Ok(())
     });

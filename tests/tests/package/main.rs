@@ -90,7 +90,7 @@ fn lives_in(c: &Case, lower: &Path, debs: &[PathBuf]) -> Outcome {
         c.start(role, &mut run)
     };
     let mut server = peers("server", &["--listen", "127.0.0.1:0"]);
-    let said = server.wait_line("", secs(10));
+    let said = server.wait_line("", secs(60));
     let address = said
         .split_whitespace()
         .find(|word| word.starts_with("127.0.0.1:"))
@@ -118,9 +118,12 @@ fn lives_in(c: &Case, lower: &Path, debs: &[PathBuf]) -> Outcome {
         stands(&server).contains("libshortwire.so (deleted)"),
         "the server keeps the library that it has"
     );
-    let mut new = client("1");
+    // One that is there for as long as it is looked at, and one that comes to its own end.
+    let mut new = client("600");
     shared(&new);
-    new.success(secs(20));
+    assert!(new.running(), "the new version's client ended: {}", new.stderr());
+    new.stop();
+    client("1").success(secs(60));
 
     system.sh(c, "dpkg --purge $(dpkg-query -W -f '${Package} ' 'shortwire*')");
     sleep(millis(300));
@@ -174,7 +177,7 @@ fn redis_goes_on_through_an_upgrade_and_a_removal() {
             c.start(name, system.command("shortwire").args(["run", "--"]).arg(program).args(more))
         };
         let mut server = run("redis", &redis, &["--port", "7391", "--save", "", "--dir", "/tmp"]);
-        server.wait_line("", secs(10));
+        server.wait_line("", secs(60));
         system.sh(c, "until redis-cli -p 7391 ping; do sleep 0.05; done");
         let load = ["-p", "7391", "-t", "set,get", "-c", "8", "-l", "-q"];
         let mut clients = run("benchmark", &benchmark, &load);

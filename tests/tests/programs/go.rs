@@ -4,7 +4,7 @@ use std::fs;
 
 use system_tests::{Ports, Side, case, need, prog, python, secs};
 
-use crate::{big_file, sha256};
+use crate::{big_file, sha256, until_seen};
 
 #[test]
 fn nats_publishes_to_subscribers() {
@@ -13,11 +13,13 @@ fn nats_publishes_to_subscribers() {
         let number = port.to_string();
         let mut server = Side::Run.command(nats);
         let mut server = c.serve("nats", port, server.args(["-a", "127.0.0.1", "-p", &number]));
-        let watch = c.watch(&[port]);
-        let mut client = Side::Run.command(&python);
-        let client = client.arg(prog("nats_client.py")).args([&number, "800"]);
-        assert_eq!(c.start("client", client).success(secs(60)), "done 3200\n");
-        watch.expect_smcd(16);
+        until_seen(c, &[port], 16, |times| {
+            let messages = 800 * times;
+            let mut client = Side::Run.command(&python);
+            let client = client.arg(prog("nats_client.py")).args([&number, &messages.to_string()]);
+            let said = c.start("client", client).success(secs(60));
+            assert_eq!(said, format!("done {}\n", 4 * messages));
+        });
         server.stop();
         Ok(())
     });
@@ -49,24 +51,26 @@ http://127.0.0.1:{front} {{\n bind 127.0.0.1\n reverse_proxy 127.0.0.1:{behind}\
         server.args(["run", "--adapter", "caddyfile", "--config"]).arg(&configuration);
         server.envs([("HOME", &state), ("XDG_CONFIG_HOME", &state), ("XDG_DATA_HOME", &state)]);
         let mut server = c.serve("caddy", own, &mut server);
-        let watch = c.watch(&[own, front, behind]);
-        for port in [own, front] {
-            let url = format!("http://127.0.0.1:{port}/big");
-            let mut client = Side::Run.command(&curl);
-            let mut client = c.start("curl", client.args(["-sS", "--fail", &url]));
-            let status = client.wait(secs(60));
-            assert!(status.success(), "curl: {status}: {}", client.stderr());
-            assert_eq!(sha256(client.stdout_path()), sha256(&file), "what curl received differs");
-        }
-        let target = format!("http://127.0.0.1:{front}/uploaded");
-        let words = ["-sS", "--fail", "-T", &file.to_string_lossy(), &target];
-        c.client("upload", Side::Run, &curl, &words);
-        assert_eq!(
-            sha256(&c.dir().join("files/uploaded")),
-            sha256(&file),
-            "what nginx has differs"
-        );
-        watch.expect_smcd(4);
+        until_seen(c, &[own, front, behind], 4, |_| {
+            for port in [own, front] {
+                let url = format!("http://127.0.0.1:{port}/big");
+                let mut client = Side::Run.command(&curl);
+                let mut client = c.start("curl", client.args(["-sS", "--fail", &url]));
+                let status = client.wait(secs(60));
+                assert!(status.success(), "curl: {status}: {}", client.stderr());
+                let received = sha256(client.stdout_path());
+                assert_eq!(received, sha256(&file), "what curl received differs");
+                fs::remove_file(client.stdout_path()).expect("a file of our own");
+            }
+            let target = format!("http://127.0.0.1:{front}/uploaded");
+            let words = ["-sS", "--fail", "-T", &file.to_string_lossy(), &target];
+            c.client("upload", Side::Run, &curl, &words);
+            assert_eq!(
+                sha256(&c.dir().join("files/uploaded")),
+                sha256(&file),
+                "what nginx has differs"
+            );
+        });
         server.stop();
         nginx.stop();
         Ok(())
@@ -86,19 +90,20 @@ fn etcd_keeps_values() {
         server.args(["--listen-peer-urls", &peers, "--initial-advertise-peer-urls", &peers]);
         server.args(["--initial-cluster", &format!("default={peers}"), "--log-level", "error"]);
         let mut server = c.serve("etcd", port, &mut server);
-        let watch = c.watch(&[port]);
         // "key" and "value"; retried until it has a leader.
         let put = r#"{"key":"a2V5","value":"dmFsdWU="}"#;
         let mut first = Side::Run.command(&curl);
         let words = ["-sS", "--fail", "--retry", "20", "--retry-all-errors", "--retry-delay", "1"];
         first.args(words).args(["-d", put, &format!("{clients}/v3/kv/put")]);
         c.start("put", &mut first).success(secs(60));
-        let mut ask = Side::Run.command(&curl);
-        ask.args(["-sS", "--fail", "-d", r#"{"key":"a2V5"}"#]);
-        ask.arg(format!("{clients}/v3/kv/range?[1-1000]"));
-        let said = c.start("ask", &mut ask).success(secs(60));
-        assert_eq!(said.matches(r#""value":"dmFsdWU=""#).count(), 1000, "{said}");
-        watch.expect_smcd(4);
+        until_seen(c, &[port], 4, |times| {
+            let count = 1000 * times as usize;
+            let mut ask = Side::Run.command(&curl);
+            ask.args(["-sS", "--fail", "-d", r#"{"key":"a2V5"}"#]);
+            ask.arg(format!("{clients}/v3/kv/range?[1-{count}]"));
+            let said = c.start("ask", &mut ask).success(secs(60));
+            assert_eq!(said.matches(r#""value":"dmFsdWU=""#).count(), count, "{said}");
+        });
         server.stop();
         Ok(())
     });

@@ -15,6 +15,24 @@ mod sockperf;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use system_tests::Case;
+
+/// Runs a client, so many times longer than usual each time, until so many ends of connections on these ports
+/// have been seen in shared memory at one of its runs: on a busy machine a client may be over before anybody
+/// looks at it, or before both ends have had their turns.
+fn until_seen(c: &Case, ports: &[u16], ends: usize, mut run: impl FnMut(u32)) {
+    for times in [1, 2, 4, 8] {
+        let watch = c.watch(ports);
+        run(times);
+        if watch.saw_smcd(ends) {
+            return;
+        }
+    }
+    let watch = c.watch(ports);
+    run(8);
+    watch.expect_smcd(ends);
+}
+
 /// For comparing large answers: the same program computes both.
 fn sha256(path: &Path) -> String {
     let said = Command::new("sha256sum").arg(path).output().expect("sha256sum");

@@ -5,6 +5,8 @@ use std::process::Command;
 use rustix::process::Signal;
 use system_tests::{Case, Ports, Proc, Side, case, count_skip, need, secs, skip};
 
+use crate::until_seen;
+
 /// A client, which must succeed; what it printed.
 fn ask(c: &Case, program: &Path, port: u16, arguments: &[&str]) -> String {
     let mut command = Side::Run.command(program);
@@ -61,19 +63,13 @@ fn mariadb_with_a_ring_for_its_files() {
                 "insert into parts select seq, repeat(md5(seq), 12) from seq_1_to_40000",
             ],
         );
-        let watch = c.watch(&[port]);
         let load = "--query=select * from parts where id between 100 and 160; \
                     update parts set name = concat(name, '') where id = 1 + connection_id() * 131 % 40000; \
                     select count(*), sum(crc32(name)) from parts where id between 20000 and 24000";
-        let load = [
-            "--create-schema=shop",
-            "--delimiter=;",
-            "--concurrency=8",
-            "--number-of-queries=3000",
-            load,
-        ];
-        ask(&slap, &load);
-        watch.expect_smcd(8);
+        until_seen(c, &[port], 8, |times| {
+            let count = format!("--number-of-queries={}", 3000 * times);
+            ask(&slap, &["--create-schema=shop", "--delimiter=;", "--concurrency=8", &count, load]);
+        });
         // Every row as it was computed, in one answer of 16 MB.
         let rows = ask(
             &client,

@@ -36,8 +36,8 @@ fn memcached_with_a_checking_client() {
                 Side::Run.command(&python).arg(prog("memcached_client.py")).args([&number, "600"]),
             );
             client.wait_line("done 2400", secs(60));
-            watch.wait_smcd(8, secs(10));
-            client.success(secs(20));
+            watch.wait_smcd(8, secs(60));
+            client.success(secs(60));
             server.stop();
             Ok(())
         });
@@ -56,10 +56,10 @@ fn threads_that_call_at_the_same_time() {
                 "client",
                 Side::Run.command(&python).arg(prog("memcached_herd.py")).arg(port.to_string()),
             );
-            client.wait_line("talked", secs(20));
-            watch.wait_smcd(16, secs(10));
+            client.wait_line("talked", secs(60));
+            watch.wait_smcd(16, secs(60));
             client.say("\n");
-            client.success(secs(20));
+            client.success(secs(60));
         }
         server.stop();
         Ok(())

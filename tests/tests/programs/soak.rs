@@ -118,7 +118,7 @@ impl Soak<'_> {
             let _ = write!(wanted, "OK\n{i}{value}\n");
         }
         cli.say(&script);
-        let said = cli.success(secs(30));
+        let said = cli.success(secs(60));
         assert!(
             said == wanted,
             "redis-cli printed {} bytes, not the {} expected",
@@ -133,7 +133,7 @@ impl Soak<'_> {
     fn nginx(&mut self, round: u64) {
         let mut command = Side::Run.command(&self.clients.curl);
         let mut curl = self.c.start("curl", command.args(["-sS", "--fail", &self.site]));
-        curl.success(secs(30));
+        curl.success(secs(60));
         assert_eq!(
             sha256(curl.stdout_path()),
             self.sum,
@@ -141,7 +141,8 @@ impl Soak<'_> {
         );
         let small = self.site.replace("/big", "/small");
         for more in [&["-c20"][..], &["-c8", "-H", "Connection: close"]] {
-            let said = self.run(&self.clients.wrk, &[&["-t2", "-d1s"], more, &[&small]].concat());
+            let usual = ["-t2", "-d1s", nginx::WRK_TIMEOUT];
+            let said = self.run(&self.clients.wrk, &[&usual[..], more, &[&small]].concat());
             assert!(!said.contains("Socket errors") && !said.contains("Non-2xx"), "{said}");
         }
         if round.is_multiple_of(4) {
@@ -215,13 +216,23 @@ impl Soak<'_> {
         sleep(millis(20 + self.random.below(400)));
         for victim in &mut victims {
             victim.signal(Signal::KILL);
-            victim.wait(secs(5));
+            victim.wait(secs(60));
         }
     }
 
-    /// Waits until only the idle connections are left.
+    /// Waits until only the idle connections are left, and of the servers' children those that stay: no snapshot is
+    /// being written any more, and workers from before a reload have ended.
     fn settle(&self, ports: &[u16], round: u64) {
-        let end = Deadline::within(secs(20));
+        let end = Deadline::within(secs(60));
+        loop {
+            let seen = [&self.redis, &self.nginx].map(|server| family(server.pid()));
+            // Each itself, and nginx's two workers.
+            if seen[0].len() == 1 && seen[1].len() == 3 {
+                break;
+            }
+            assert!(!end.is_over(), "round {round}: processes of redis and nginx: {seen:?}");
+            sleep(millis(100));
+        }
         loop {
             let left = connections(ports);
             if plain() || left.len() == 2 * IDLE {
@@ -397,7 +408,7 @@ fn idle_beside(c: &Case, work: impl FnOnce(u16)) -> Result<(), Skip> {
     work(port);
     client.say("\n");
     client.wait_line("again", secs(60));
-    client.success(secs(30));
+    client.success(secs(60));
     server.stop();
     Ok(())
 }

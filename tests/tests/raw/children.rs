@@ -59,7 +59,7 @@ fn children_in_every_way() {
             // The kernel opens the file of a script by a descriptor that is closed by then.
             assert_eq!(said.lines().filter(|line| line.starts_with("raw -x y ")).count(), 14);
         }
-        let said = c.start("first", &mut raw(&script)).success(secs(10));
+        let said = c.start("first", &mut raw(&script)).success(secs(60));
         assert_eq!(said, format!("raw -x y {}\n", script.display()));
         Ok(())
     });
@@ -84,7 +84,7 @@ fn children_of_go() {
                 let mut command = raw(Path::new("/bin/sh"));
                 let said = c.start("chain", command.arg(&sh).arg(starter).arg(child).arg("x"));
                 let lines = format!("{by} x\n{by} x\n{own}\n");
-                assert_eq!({ said }.success(secs(20)), lines);
+                assert_eq!({ said }.success(secs(60)), lines);
             }
         }
         // A shell, a Go program, and a client that has the library.
@@ -105,7 +105,7 @@ fn reasons_are_told() {
         fs::copy(&still, &marked).expect("a copy");
         fs::set_permissions(&marked, Permissions::from_mode(0o4755)).expect("a mode");
         let mut told = c.start("marked", &mut raw(&marked));
-        assert_eq!(told.success(secs(10)), "nothing\n");
+        assert_eq!(told.success(secs(60)), "nothing\n");
         assert!(told.stderr().contains("cannot follow it: it has the rights"), "{}", told.stderr());
         let doctor = |program: &Path| {
             let said = Command::new(shortwire()).arg("doctor").arg(program).output();
@@ -118,7 +118,7 @@ fn reasons_are_told() {
         let log = c.dir().join("log");
         let mut sh = raw(Path::new("/bin/sh"));
         sh.env("SHORTWIRE_LOG", &log).arg("-c").arg(format!("{}; :", marked.display()));
-        assert_eq!(c.start("sh", &mut sh).success(secs(10)), "nothing\n");
+        assert_eq!(c.start("sh", &mut sh).success(secs(60)), "nothing\n");
         let lines = fs::read_to_string(&log).expect("a log");
         let line = format!("{} is started as ever, on TCP: it has the rights", marked.display());
         assert!(lines.contains(&line) && lines.lines().count() == 1, "{lines}");
@@ -128,13 +128,13 @@ fn reasons_are_told() {
         child.arg("-c").arg(format!("{}; :", still.display()));
         for mut command in [Side::Run.command(&still), child] {
             command.env("SHORTWIRE_CONFIG", &file);
-            assert_eq!(c.start("by-file", &mut command).success(secs(10)), "raw\n");
+            assert_eq!(c.start("by-file", &mut command).success(secs(60)), "raw\n");
         }
         // A library with nothing beside it.
         let library = c.dir().join("libshortwire.so");
         fs::copy(shortwire().with_file_name("libshortwire.so"), &library).expect("a copy");
         let mut alone = c.start("alone", raw(&still).env("SHORTWIRE_LIB", &library));
-        assert_eq!(alone.success(secs(10)), "nothing\n");
+        assert_eq!(alone.success(secs(60)), "nothing\n");
         assert!(alone.stderr().contains("shortwire-raw is not there"), "{}", alone.stderr());
         // One of another build.
         let artefact = c.dir().join("shortwire-raw");
@@ -146,7 +146,7 @@ fn reasons_are_told() {
         fs::write(&artefact, other).expect("a copy");
         fs::set_permissions(&artefact, Permissions::from_mode(0o755)).expect("a mode");
         let mut other = c.start("other", raw(&still).env("SHORTWIRE_LIB", &library));
-        assert_eq!(other.success(secs(10)), "raw\n");
+        assert_eq!(other.success(secs(60)), "raw\n");
         assert!(other.stderr().contains("of another build"), "{}", other.stderr());
         // By their names they would count as left behind.
         for copy in [library, artefact] {
@@ -182,9 +182,9 @@ fn the_end_that_is_not_followed_is_named() {
             let mut server = c.serve("server", port, command.args(["server", &number]));
             let mut client = Side::Run.command(&client);
             let mut client = c.start("client", client.args(["idle", &number, "2", "20"]));
-            client.wait_line("ready", secs(30));
+            client.wait_line("ready", secs(60));
             let filter = format!("sport = :{port} or dport = :{port}");
-            let end = Deadline::within(secs(30));
+            let end = Deadline::within(secs(60));
             let [own, peer] = expected;
             let own = if is_off { "OFF (0x09991000)".into() } else { own };
             loop {
@@ -219,7 +219,7 @@ fn what_a_debugger_starts() {
         let (still, strace) = (in_c(c, "aboard.c", "cc", &["-static"])?, need("strace")?);
         let mut traced = raw(&strace);
         traced.args(["-f", "-o"]).arg(c.dir().join("calls")).arg(&still);
-        assert_eq!(c.start("traced", &mut traced).success(secs(20)), "nothing\n");
+        assert_eq!(c.start("traced", &mut traced).success(secs(60)), "nothing\n");
         Ok(())
     });
 }

@@ -79,7 +79,7 @@ fn go_herd_with_a_net() {
         let said = command.output().expect("starting go");
         assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
         let mut help = c.start("help", raw(&program).arg("no such mode"));
-        help.wait(secs(10));
+        help.wait(secs(60));
         if help.stderr().contains("this kernel does not send") {
             return skip("no Syscall User Dispatch in this kernel");
         }
@@ -100,7 +100,7 @@ fn go_crash_names_its_function() {
         }
         for program in kinds {
             let mut crashed = c.start("crash", &mut raw(&program));
-            assert_eq!(crashed.wait(secs(30)).code(), Some(2));
+            assert_eq!(crashed.wait(secs(60)).code(), Some(2));
             let said = crashed.stderr();
             assert!(said.contains("Syscall6(") && !said.contains("unknown pc"), "{said}");
         }
