@@ -317,9 +317,11 @@ long fill_up(int fd)
         for (int size = 50000; size > 0; size /= 50)
             while ((n = put(fd, size, MSG_DONTWAIT | MSG_NOSIGNAL)) > 0)
                 total += n, quiet = 0;
+        /* A window of less than a segment is left alone until a timer of some 200 ms fills it: there would be room then. */
+        long end = now_ms() + 5000;
         do
             nap(2);
-        while (kernel_counts(fd, &c) == 0 && c.unacked);
+        while (kernel_counts(fd, &c) == 0 && (c.unacked || (c.unsent && c.window && now_ms() < end)));
     }
     return total;
 }
