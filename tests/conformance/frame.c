@@ -389,11 +389,7 @@ void on(int sig, void (*handler)(int), int flags)
     MUST(sigaction(sig, &a, NULL));
 }
 
-void until_asleep(pid_t tid)
-{
-    for (long end = now_ms() + 2000; now_ms() < end && !sleeping(getpid(), tid);)
-        ;
-}
+void until_asleep(pid_t tid) { await_sleep(getpid(), tid); }
 
 static void *thread_main(void *arg)
 {

@@ -135,4 +135,5 @@ const char *self_path(void);
 int role_main(int argc, char **argv);
 void peer_main(const char *name);
 int sleeping(pid_t pid, pid_t tid);
+void await_sleep(pid_t pid, pid_t tid);
 #endif
