@@ -72,7 +72,7 @@ CASE(data_counts)
     say("FIONREAD %d", n);
     put(fd, 50, 0);
     say("the peer reads %ld", ask('r', 50, 0).value);
-    nap(220); /* the kernel may delay the acknowledgement */
+    until_acknowledged(fd);
     MUST(ioctl(fd, TIOCOUTQ, &n));
     say("TIOCOUTQ %d", n);
     close(fd);

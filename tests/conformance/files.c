@@ -157,6 +157,7 @@ CASE(splice_between_connections)
         total += n;
     }
     from_peer[0] += total;
+    until_delivered(b);
     say("through %d, unread there %ld", total, tell('u', 0));
 }
 

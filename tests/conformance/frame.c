@@ -136,6 +136,20 @@ void reset_arrives(int fd)
         ;
 }
 
+void until_acknowledged(int fd)
+{
+    int left = 1;
+    for (long end = now_ms() + 10000; left && now_ms() < end; nap(2))
+        MUST(ioctl(fd, TIOCOUTQ, &left));
+}
+
+void until_delivered(int fd)
+{
+    struct counts c;
+    for (long end = now_ms() + 10000; now_ms() < end && kernel_counts(fd, &c) == 0 && (c.unacked || c.unsent); nap(1))
+        ;
+}
+
 /* A look at what is there, so that a switch may come at any moment of a case. */
 static void nudge(int fd)
 {
