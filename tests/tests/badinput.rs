@@ -399,9 +399,11 @@ fn the_doctor_is_not_misled() {
 
         // Workers have the connections.
         let python = system_tests::python()?;
-        let forks = "import os, socket, sys\ns = socket.socket(); s.bind(('127.0.0.1', int(sys.argv[1]))); s.listen()\nif os.fork() == 0:\n  c = s.accept()[0]\n  print('worker', flush=True)\n  while c.recv(100): pass\n  os._exit(0)\nos.wait()";
+        let forks = "import os, socket, sys\ns = socket.socket(); s.bind(('127.0.0.1', int(sys.argv[1]))); s.listen()\nif os.fork() == 0:\n  c = s.accept()[0]\n  print('worker', flush=True)\n  while c.recv(100): pass\n  os._exit(0)\nprint('forked', flush=True)\nos.wait()";
         let mut master =
             c.serve("master", port, Side::Run.command(&python).args(["-c", forks, &number]));
+        // It listens before it forks.
+        master.wait_line("forked", secs(60));
         examine(master.pid(), 0, "neither it nor the 1 processes that it started have TCP");
         let client = std::net::TcpStream::connect(("127.0.0.1", port)).expect("a connection");
         master.wait_line("worker", secs(10));
