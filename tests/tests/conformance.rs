@@ -101,12 +101,12 @@ fn said(c: &Case, programs: &Programs, mode: &Mode, only: &str) -> [String; 2] {
     let began = Instant::now();
     let [subject, peer] = mode.sides.map(|side| (side, mode.devices));
     let mut peer = start(c, peer, programs, &["peer", &name]);
-    peer.wait_line("ready", secs(10));
+    peer.wait_line("ready", secs(60));
     let chosen = format!("match={only}");
     let args = [&["run", name.as_str(), chosen.as_str()], mode.settings].concat();
     let mut subject = start(c, subject, programs, &args);
-    let out = subject.success(secs(150));
-    peer.success(secs(10));
+    let out = subject.success(secs(600));
+    peer.success(secs(60));
     let cases = out.lines().filter(|line| line.starts_with("== ")).count();
     println!("{}: {cases} cases {only} in {:.0} s", mode.name, began.elapsed().as_secs_f64());
     [out, subject.stderr()]
