@@ -47,7 +47,7 @@ int sleeping(pid_t pid, pid_t tid)
 
 void await_sleep(pid_t pid, pid_t tid)
 {
-    /* One that has not slept at all waits for a processor. One that never settles is waited for a second from its first sleep on. */
+    /* One that has not slept at all waits for a processor; one that never settles has a second from its first sleep on. */
     long switches, last = now_ms() + 20000;
     for (int settles = 0; !sleeping(pid, tid) && now_ms() < last; nap(1))
         if (!settles && state_of(pid, tid, &switches) == 'S') {
