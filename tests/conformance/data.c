@@ -12,14 +12,8 @@ CASE(data_would_block)
     tell('w', 3);
     say("recv 10 of 3 %s", result(take(fd, 10, 0)));
     say("recv again %s", result(take(fd, 10, 0)));
-    long total = 0;
-    for (;;) {
-        int n = put(fd, 60000, 0);
-        if (n < 0)
-            break;
-        total += n;
-    }
-    say("filled %d then -1 %s", total > 0, ename(errno));
+    long total = fill_up(fd);
+    say("filled %d then %s", total > 0, result(put(fd, 60000, 0)));
     struct pollfd p = { .fd = fd, .events = POLLOUT };
     say("poll out when full %d", poll(&p, 1, 0));
     say("the peer reads all %d", ask('r', total, 0).value == total);
@@ -78,7 +72,7 @@ CASE(data_counts)
     say("FIONREAD %d", n);
     put(fd, 50, 0);
     say("the peer reads %ld", ask('r', 50, 0).value);
-    nap(220); /* the kernel may delay the acknowledgement */
+    until_acknowledged(fd);
     MUST(ioctl(fd, TIOCOUTQ, &n));
     say("TIOCOUTQ %d", n);
     close(fd);

@@ -136,6 +136,20 @@ void reset_arrives(int fd)
         ;
 }
 
+void until_acknowledged(int fd)
+{
+    int left = 1;
+    for (long end = now_ms() + 10000; left && now_ms() < end; nap(2))
+        MUST(ioctl(fd, TIOCOUTQ, &left));
+}
+
+void until_delivered(int fd)
+{
+    struct counts c;
+    for (long end = now_ms() + 10000; now_ms() < end && kernel_counts(fd, &c) == 0 && (c.unacked || c.unsent); nap(1))
+        ;
+}
+
 /* A look at what is there, so that a switch may come at any moment of a case. */
 static void nudge(int fd)
 {
@@ -317,9 +331,11 @@ long fill_up(int fd)
         for (int size = 50000; size > 0; size /= 50)
             while ((n = put(fd, size, MSG_DONTWAIT | MSG_NOSIGNAL)) > 0)
                 total += n, quiet = 0;
+        /* A window of less than a segment is left alone until a timer of some 200 ms fills it: there would be room then. */
+        long end = now_ms() + 5000;
         do
             nap(2);
-        while (kernel_counts(fd, &c) == 0 && c.unacked);
+        while (kernel_counts(fd, &c) == 0 && (c.unacked || (c.unsent && c.window && now_ms() < end)));
     }
     return total;
 }
@@ -387,11 +403,7 @@ void on(int sig, void (*handler)(int), int flags)
     MUST(sigaction(sig, &a, NULL));
 }
 
-void until_asleep(pid_t tid)
-{
-    for (long end = now_ms() + 2000; now_ms() < end && !sleeping(getpid(), tid);)
-        ;
-}
+void until_asleep(pid_t tid) { await_sleep(getpid(), tid); }
 
 static void *thread_main(void *arg)
 {

@@ -72,6 +72,10 @@ extern int slot; /* of the orders that name none */
 long tell(int op, int a);
 /* The answer to what was sent to a closed peer. On a busy machine the kernel may put it off for tens of milliseconds. */
 void reset_arrives(int fd);
+/* What was sent: nothing of it waits for the peer any more. The kernel may acknowledge late what the peer has read. */
+void until_acknowledged(int fd);
+/* What the kernel was given has arrived at the peer's. */
+void until_delivered(int fd);
 struct reply ask(int op, int a, int b);
 /* The peer acts when the calling thread, or thread `tid`, has gone to sleep. */
 void when_asleep(int op, int a, int b);
@@ -135,4 +139,5 @@ const char *self_path(void);
 int role_main(int argc, char **argv);
 void peer_main(const char *name);
 int sleeping(pid_t pid, pid_t tid);
+void await_sleep(pid_t pid, pid_t tid);
 #endif

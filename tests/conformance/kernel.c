@@ -15,5 +15,7 @@ int kernel_counts(int fd, struct counts *c)
     c->sent = t.tcpi_bytes_sent - t.tcpi_bytes_retrans + t.tcpi_notsent_bytes;
     c->received = t.tcpi_bytes_received;
     c->unacked = t.tcpi_unacked;
+    c->unsent = t.tcpi_notsent_bytes;
+    c->window = t.tcpi_snd_wnd;
     return r;
 }

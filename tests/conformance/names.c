@@ -10,6 +10,9 @@ static struct sockaddr *to(int port)
     return (struct sockaddr *)&here;
 }
 
+/* What was sent to it by this process may lie in the kernel for a moment, also when the call has returned. */
+static void arrived_at(int fd, int what) { MUST(poll(&(struct pollfd){ .fd = fd, .events = what }, 1, 5000)); }
+
 /* Without Nagle's delays. */
 static int tcp(void)
 {
@@ -117,7 +120,7 @@ CASE_PLAN(connect_interrupted, NO_CONNECTION)
         fds[i] = MUST(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));
         connect(fds[i], to(port), LEN);
     }
-    nap(20);
+    arrived_at(l, POLLIN);
     int fd = tcp();
     struct timeval t = { 0, 60000 };
     R(setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &t, sizeof t));
@@ -213,6 +216,7 @@ CASE_PLAN(accept_interrupted, NO_CONNECTION)
     look(listener, "idle listener");
     int a = tcp();
     MUST(connect(a, to(case_port), LEN));
+    arrived_at(listener, POLLIN);
     look(listener, "a connection waits");
 }
 
@@ -329,10 +333,10 @@ CASE_PLAN(connect_within_a_thread, NO_CONNECTION)
     say("wrong %d", wrong);
     look(a, "idle");
     send_all(b, c, 10);
-    nap(5);
+    arrived_at(a, POLLIN);
     look(a, "data");
     close(b);
-    nap(5);
+    arrived_at(a, POLLRDHUP);
     look(a, "data and end");
     R(recv(a, d, 1000, MSG_WAITALL));
     R(recv(a, d, 1000, 0));

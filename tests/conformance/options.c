@@ -244,7 +244,7 @@ CASE(ioctl_counts)
     say("%d", n);
     R(put(fd, 30, 0));
     ask('r', 30, 0);
-    nap(220);
+    until_acknowledged(fd);
     R(ioctl(fd, SIOCOUTQ, &n));
     say("%d", n);
     R(ioctl(fd, SIOCOUTQNSD, &n));
@@ -266,9 +266,10 @@ CASE(ioctl_unread_by_the_peer)
 {
     int fd = fresh(), n = -1;
     R(put(fd, 500, 0));
+    until_delivered(fd);
     say("unread there %ld", tell('u', 0));
     ask('r', 500, 0);
-    nap(220);
+    until_acknowledged(fd);
     R(ioctl(fd, TIOCOUTQ, &n));
     say("%d", n);
 }

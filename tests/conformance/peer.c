@@ -8,36 +8,52 @@ static int fds[SLOTS], waiting = -1;
 static uint64_t tx[SLOTS], rx[SLOTS];
 static char buf[BULK];
 
+/* As /proc has it, with how often it has gone to sleep; 0 of a thread that has ended. */
+static char state_of(pid_t pid, pid_t tid, long *switches)
+{
+    char path[64], text[4096];
+    snprintf(path, sizeof path, "/proc/%d/task/%d/status", pid, tid);
+    int fd = open(path, O_RDONLY);
+    if (fd < 0)
+        return 0;
+    ssize_t n = read(fd, text, sizeof text - 1);
+    close(fd);
+    if (n <= 0)
+        return 0;
+    text[n] = 0;
+    char *state = strstr(text, "State:\t"), *count = strstr(text, "\nvoluntary_ctxt_switches:");
+    if (!state || !count)
+        return '?';
+    *switches = atol(count + 25);
+    return state[7] == 'Z' ? 0 : state[7];
+}
+
 /* Asleep, and not woken for a while: it waits for us. */
 int sleeping(pid_t pid, pid_t tid)
 {
-    char path[64], text[4096];
-    long switches[3];
+    long before = 0, switches = 0;
     for (int i = 0; i < 3; i++) {
         if (i)
             nap(3);
-        snprintf(path, sizeof path, "/proc/%d/task/%d/status", pid, tid);
-        int fd = open(path, O_RDONLY);
-        if (fd < 0)
+        char state = state_of(pid, tid, &switches);
+        if (state == 0)
             return 1;
-        ssize_t n = read(fd, text, sizeof text - 1);
-        close(fd);
-        text[n < 0 ? 0 : n] = 0;
-        char *state = strstr(text, "State:\t"), *count = strstr(text, "\nvoluntary_ctxt_switches:");
-        if (!state || !count || state[7] != 'S')
+        if (state != 'S' || (i && switches != before))
             return 0;
-        switches[i] = atol(count + 25);
-        if (switches[i] != switches[0])
-            return 0;
+        before = switches;
     }
     return 1;
 }
 
-static void await_sleep(pid_t pid, pid_t tid)
+void await_sleep(pid_t pid, pid_t tid)
 {
-    /* One that never settles is not waited for longer than this. */
-    for (long end = now_ms() + 1000; now_ms() < end && !sleeping(pid, tid);)
-        ;
+    /* One that has not slept at all waits for a processor; one that never settles has a second from its first sleep on. */
+    long switches, last = now_ms() + 20000;
+    for (int settles = 0; !sleeping(pid, tid) && now_ms() < last; nap(1))
+        if (!settles && state_of(pid, tid, &switches) == 'S') {
+            settles = 1;
+            last = now_ms() + 1000;
+        }
 }
 
 static void write_stream(int s, int n)

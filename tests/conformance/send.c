@@ -204,11 +204,9 @@ CASES(send_restarted, ALL, name_of, UPGRADES)
     pid_t self = gettid(), child = fork();
     if (child == 0) {
         /* First the signal, then space. */
-        while (!sleeping(getppid(), self))
-            ;
+        await_sleep(getppid(), self);
         kill(getppid(), SIGUSR1);
-        while (!sleeping(getppid(), self))
-            ;
+        await_sleep(getppid(), self);
         ask('r', total, 0);
         _exit(0);
     }

@@ -49,6 +49,7 @@ CASE(sets_again_level)
     MUST(epoll_ctl(set, EPOLL_CTL_DEL, fd, NULL));
     when_asleep('w', 3, 0);
     say("asleep, removed %s", wait_for(set, 100));
+    tell('r', 0); /* It has written by now. */
     MUST(control(set, EPOLL_CTL_ADD, fd, EPOLLIN));
     say("added %s", wait_for(set, 1000));
     MUST(epoll_ctl(set, EPOLL_CTL_DEL, fd, NULL));

@@ -24,7 +24,7 @@ fn shortwire_with(
     command.args(args).env_remove("LD_PRELOAD");
     prepare(&mut command);
     let mut run = c.start("command", &mut command);
-    let status = run.wait(secs(20));
+    let status = run.wait(secs(60));
     (status, run.stderr())
 }
 
@@ -56,7 +56,7 @@ fn a_full_disk_behind_standard_output_is_an_error() {
             let mut command = Command::new("sh");
             command.args(["-c", "exec \"$@\" > /dev/full", "sh"]).arg(shortwire()).args(args);
             let mut run = c.start("full", command.env_remove("LD_PRELOAD"));
-            let (status, said) = (run.wait(secs(20)), run.stderr());
+            let (status, said) = (run.wait(secs(60)), run.stderr());
             let is_told = said.contains("No space left") && !said.contains("panicked");
             assert!(status.code() == Some(1) && is_told, "{args:?}: {status}: {said}");
         }
@@ -218,8 +218,8 @@ fn nonsense_in_the_environment() {
             client
                 .envs(names.map(|name| (format!("SHORTWIRE_{name}"), value)))
                 .env("LD_PRELOAD", library());
-            c.start("client", client.args(args("client"))).success(secs(30));
-            server.success(secs(30));
+            c.start("client", client.args(args("client"))).success(secs(120));
+            server.success(secs(120));
         }
         Ok(())
     });
@@ -244,7 +244,7 @@ fn an_earlier_preload_is_kept() {
     tool("preload", |c| {
         let mut command = Side::Run.command("sh");
         command.args(["-c", "echo $LD_PRELOAD"]).env("LD_PRELOAD", "libc.so.6");
-        let said = c.start("sh", &mut command).success(secs(10));
+        let said = c.start("sh", &mut command).success(secs(60));
         assert!(said.contains("libshortwire.so") && said.contains("libc.so.6"), "{said}");
         Ok(())
     });
@@ -272,7 +272,7 @@ fn a_script_is_a_program() {
         let path = c.dir().join("script");
         fs::write(&path, "echo from a script\n").expect("a file");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("permissions");
-        let said = c.start("script", Side::Run.command(&path).arg("x")).success(secs(10));
+        let said = c.start("script", Side::Run.command(&path).arg("x")).success(secs(60));
         assert_eq!(said, "from a script\n");
         Ok(())
     });
@@ -297,8 +297,8 @@ fn disabled_is_tcp() {
         };
         let mut server = c.serve("server", port, &mut disabled("server"));
         let watch = c.watch(&[port]);
-        c.start("client", &mut disabled("client")).success(secs(30));
-        server.success(secs(30));
+        c.start("client", &mut disabled("client")).success(secs(120));
+        server.success(secs(120));
         watch.expect_tcp();
         Ok(())
     });
@@ -332,7 +332,7 @@ fn the_doctor_says_what_stands_in_the_way() {
             let mut command = Command::new(shortwire());
             let mut run =
                 c.start("doctor", command.args(["doctor", subject]).env_remove("LD_PRELOAD"));
-            (run.wait(secs(20)).code(), run.stdout() + &run.stderr())
+            (run.wait(secs(60)).code(), run.stdout() + &run.stderr())
         };
         let expect = |subject: &str, status: i32, words: &str| {
             let (found, said) = examine(subject);
@@ -356,10 +356,10 @@ fn the_doctor_says_what_stands_in_the_way() {
             c.serve("server", port, Side::Run.command(&many).args(["server", &number]));
         expect(&server.pid().to_string(), 0, "no TCP connections");
         let mut client = c.start("client", Command::new(&many).args(["idle", &number, "1", "100"]));
-        client.wait_line("ready", secs(10));
+        client.wait_line("ready", secs(60));
         expect(&server.pid().to_string(), 0, "peer did not signal SMC; at the other end: many");
         client.say("\n");
-        client.success(secs(10));
+        client.success(secs(60));
         server.stop();
         Ok(())
     });
@@ -376,7 +376,7 @@ fn the_doctor_is_not_misled() {
                 "doctor",
                 command.args(["doctor", &pid.to_string()]).env_remove("LD_PRELOAD"),
             );
-            let (found, said) = (run.wait(secs(20)).code(), run.stdout() + &run.stderr());
+            let (found, said) = (run.wait(secs(60)).code(), run.stdout() + &run.stderr());
             assert!(found == Some(status) && said.contains(words), "{found:?} {words}: {said}");
         };
         let many = compile("many")?;
@@ -399,15 +399,17 @@ fn the_doctor_is_not_misled() {
 
         // Workers have the connections.
         let python = system_tests::python()?;
-        let forks = "import os, socket, sys\ns = socket.socket(); s.bind(('127.0.0.1', int(sys.argv[1]))); s.listen()\nif os.fork() == 0:\n  c = s.accept()[0]\n  print('worker', flush=True)\n  while c.recv(100): pass\n  os._exit(0)\nos.wait()";
+        let forks = "import os, socket, sys\ns = socket.socket(); s.bind(('127.0.0.1', int(sys.argv[1]))); s.listen()\nif os.fork() == 0:\n  c = s.accept()[0]\n  print('worker', flush=True)\n  while c.recv(100): pass\n  os._exit(0)\nprint('forked', flush=True)\nos.wait()";
         let mut master =
             c.serve("master", port, Side::Run.command(&python).args(["-c", forks, &number]));
+        // It listens before it forks.
+        master.wait_line("forked", secs(60));
         examine(master.pid(), 0, "neither it nor the 1 processes that it started have TCP");
         let client = std::net::TcpStream::connect(("127.0.0.1", port)).expect("a connection");
-        master.wait_line("worker", secs(10));
+        master.wait_line("worker", secs(60));
         examine(master.pid(), 0, "; at the other end: badinput");
         drop(client);
-        master.success(secs(10));
+        master.success(secs(60));
 
         let sleep = need("sleep")?;
         let mut run = Command::new(shortwire());
@@ -421,7 +423,7 @@ fn the_doctor_is_not_misled() {
         }
         examine(with_rsockets.pid(), 0, "the library for rsockets is loaded");
         with_rsockets.signal(rustix::process::Signal::KILL);
-        with_rsockets.wait(secs(10));
+        with_rsockets.wait(secs(60));
 
         for (dir, words) in [
             (c.dir().to_path_buf(), "are met in"),

@@ -23,7 +23,7 @@ fn command(arguments: &[&str]) -> Command {
 
 /// The command line of the example of `shortwire help trace-clc` that fetches pages.
 fn traced_example(c: &Case) -> String {
-    let help = c.start("help", &mut command(&["help", "trace-clc"])).success(secs(10));
+    let help = c.start("help", &mut command(&["help", "trace-clc"])).success(secs(60));
     let (_, rest) = help.split_once("Examples:\n").expect("examples");
     let lines: Vec<&str> = rest.lines().take_while(|line| !line.contains("tshark")).collect();
     lines.join("\n")
@@ -95,14 +95,14 @@ fn a_page_that_cannot_be_kept_is_refused_before_anything_is_measured() {
     tool("first-page", |c| {
         for place in ["/nonexistent/page.html", "/dev/null", "/"] {
             let mut run = c.start("refused", &mut bench(&["--html", place]));
-            let status = run.wait(secs(20));
+            let status = run.wait(secs(60));
             assert_eq!(status.code(), Some(1), "{place}: {}", run.stderr());
             assert!(run.stderr().contains(place), "{}", run.stderr());
             assert!(!run.stderr().contains("round 1"), "{place} comes too late: {}", run.stderr());
         }
         let page = c.dir().join("page.html");
         let mut run = c.start("page", &mut bench(&["--html", &page.display().to_string()]));
-        let table = run.success(secs(120));
+        let table = run.success(secs(300));
         assert!(table.contains("pingpong 14 B"), "{table}");
         let page = fs::read_to_string(page).expect("a page");
         assert!(
@@ -121,9 +121,9 @@ fn an_interrupted_demo_says_so_by_its_exit_status() {
             [("interrupt", Signal::INT, 130), ("terminate", Signal::TERM, 143)]
         {
             let mut demo = c.start(name, &mut command(&["demo"]));
-            demo.wait_line("round 1/", secs(60));
+            demo.wait_line("round 1/", secs(300));
             demo.signal(signal);
-            let ended = demo.wait_open(secs(30));
+            let ended = demo.wait_open(secs(120));
             assert_eq!(ended.code(), Some(status), "{ended}: {}", demo.stderr());
             assert!(demo.stderr().contains("interrupted; everything"), "{}", demo.stderr());
         }
@@ -143,7 +143,7 @@ fn the_figures_of_a_bench_fit_a_terminal() {
         );
         let mut terminal = Command::new(script);
         terminal.args(["-q", "-e", "-c", &line]).arg(&out).env_remove("LD_PRELOAD");
-        c.start("script", &mut terminal).success(secs(120));
+        c.start("script", &mut terminal).success(secs(300));
         let text = fs::read_to_string(&out).expect("what was on the terminal");
         let (_, figures) = text.split_once("measure  ").expect("a table");
         // What is red takes no more room.

@@ -46,7 +46,7 @@ pub fn small(case: &Case, mut guest: Guest, program: &str) -> Result<Guest, Skip
 
 /// Two programs exchange files, over each device; both ends are in mode SMCD then.
 fn exchange(case: &Case, guest: Guest) -> Outcome {
-    let ended = small(case, guest, "smc_peer")?.run(case, "", include_str!("one.sh"), secs(300));
+    let ended = small(case, guest, "smc_peer")?.run(case, "", include_str!("one.sh"), secs(1800));
     let said = ended.success();
     assert!(said.lines().any(|line| line.starts_with("aarch64 ")), "{said}");
     for name in ["loopback", "copied", "ism"] {

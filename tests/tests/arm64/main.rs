@@ -38,7 +38,7 @@ fn emulated(name: &str) -> Result<Command, Skip> {
 #[ignore = "by make check-arm64"]
 fn variadic_calls_reach_libc_with_all_their_arguments() {
     case("arm64-execs", |c| {
-        let said = c.start("execs", &mut emulated("execs")?).success(secs(30));
+        let said = c.start("execs", &mut emulated("execs")?).success(secs(120));
         let many = "12 1 2 3 4 5 6 7 8 9 10 11 12";
         let wanted =
             format!("execl {many} own\nexeclp {many} own\nexecle {many} told\ndprintf 7 2.5\n");
@@ -59,10 +59,10 @@ fn bytes_come_as_they_were_sent() {
                 Ok(command)
             };
             let mut server = c.start("server", &mut side("server")?);
-            server.wait_line("listening", secs(30));
+            server.wait_line("listening", secs(120));
             let mut client = c.start("client", &mut side("client")?);
             for side in [&mut client, &mut server] {
-                let said = side.success(secs(60));
+                let said = side.success(secs(300));
                 assert_eq!(said.lines().filter(|line| line.ends_with(" ok")).count(), 2, "{said}");
             }
         }

@@ -79,7 +79,7 @@ fn raw_follows_static_programs() {
         for how in ["-static", "-static-pie"] {
             let aboard = in_c(c, "aboard", how)?;
             let mut command = followed(&aboard)?;
-            let said = c.start("aboard", command.args(["x", "y"])).success(secs(60));
+            let said = c.start("aboard", command.args(["x", "y"])).success(secs(300));
             assert_eq!(said, "raw x y\n", "{how}");
         }
         Ok(())
@@ -106,7 +106,7 @@ fn raw_answers_calls_of_c_and_of_go() {
             let mut server = c.serve("server", port, &mut command);
             let mut command = followed(client)?;
             command.args(ask.iter().map(|word| if *word == "PORT" { &number } else { *word }));
-            let said = c.start("client", &mut command).success(secs(300));
+            let said = c.start("client", &mut command).success(secs(900));
             assert!(said.contains("done"), "{said}");
             assert!(server.running(), "the server has ended: {}", server.stderr());
             server.stop();
@@ -121,7 +121,7 @@ fn raw_answers_calls_of_c_and_of_go() {
 fn raw_crash_names_its_function() {
     case("arm64-raw-crash", |c| {
         let mut crashed = c.start("crash", &mut followed(&in_go(c, "crash")?)?);
-        assert_eq!(crashed.wait(secs(60)).code(), Some(2));
+        assert_eq!(crashed.wait(secs(300)).code(), Some(2));
         let said = crashed.stderr();
         assert!(said.contains("Syscall6(") && !said.contains("unknown pc"), "{said}");
         Ok(())
@@ -155,7 +155,7 @@ fn in_a_guest(c: &Case, guest: Guest) -> Outcome {
         assert!(status.is_ok_and(|status| status.success()), "cannot strip {}", path.display());
         guest.place(&short, &format!("/bin/{name}"));
     }
-    let ended = guest.run(c, "", include_str!("raw.sh"), secs(900));
+    let ended = guest.run(c, "", include_str!("raw.sh"), secs(3600));
     let said = ended.success();
     assert!(said.lines().any(|line| line == "life: done"), "{said}");
     for name in ["both", "server", "client"] {

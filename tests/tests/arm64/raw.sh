@@ -38,18 +38,21 @@ shortwire run -- herd server 6000 > /tmp/server 2>&1 &
 server=$!
 tries=0
 until grep -q ":1770 " /proc/net/tcp; do
-    tries=$((tries + 1)); [ $tries -lt 300 ] && [ -d /proc/$server ] || break
+    tries=$((tries + 1)); [ $tries -lt 900 ] && [ -d /proc/$server ] || break
     sleep 0.1
 done
-shortwire run -- herd client 6000 10 150 > /tmp/client 2>&1 &
+# It keeps its connections until its input ends.
+(until [ -e /tmp/looked ]; do sleep 0.1; done) | shortwire run -- herd client 6000 10 150 > /tmp/client 2>&1 &
 client=$!
-# They are looked at while they run, until all are seen.
+# They are looked at until enough are seen at once.
 tries=0
 while [ -d /proc/$client ] && [ $tries -lt 600 ]; do
     tries=$((tries + 1))
     shortwire ss -W | grep 127.0.0.1:6000 > /tmp/now
     [ ! -s /tmp/seen ] || [ $(grep -c ' SMCD' /tmp/now) -gt $(grep -c ' SMCD' /tmp/seen) ] && cp /tmp/now /tmp/seen
+    [ $(grep -c ' SMCD' /tmp/seen) -ge 10 ] && break
 done
+touch /tmp/looked
 wait $client; echo "client: $?"
 sed 's/^/ss: /' /tmp/seen
 sed 's/^/herd said: /' /tmp/client
