@@ -230,8 +230,10 @@ fn memcached_under_each_restriction_of_its_unit() {
             let mut command = tools.command(CLIENT, &[], &python);
             command.arg(system_tests::prog("memcached_client.py"));
             let mut client = c.start("client", command.args([&port.to_string(), "2500"]));
-            client.success(secs(60));
-            watch.expect_smcd(8);
+            // It stays connected until it has been seen.
+            client.wait_line("done", secs(60));
+            watch.wait_smcd(8, secs(20));
+            client.success(secs(20));
             server.stop();
         }
         Ok(())
