@@ -16,16 +16,20 @@ pub fn prefer(devices: &str, program: &Path) -> Command {
     command
 }
 
-/// One run of iperf3, of which both ends offer devices.
+/// iperf3 under the eyes of a watch, longer if it had no time to look; both ends offer devices.
 pub fn iperf3(c: &Case, [server, client]: [&str; 2], options: &[&str]) -> Result<Watch, Skip> {
     let (iperf3, port) = (need("iperf3")?, Ports::Low.free());
     let number = port.to_string();
-    let args = ["-s", "-1", "-B", "127.0.0.1", "-p", &number];
-    let mut server = c.serve("server", port, prefer(server, &iperf3).args(args));
     let watch = c.watch(&[port]);
-    let args = ["-c", "127.0.0.1", "-p", &number, "-t", "2"];
-    c.start("client", prefer(client, &iperf3).args(args).args(options)).success(secs(30));
-    server.wait(secs(10));
+    watch.during(3, |turn| {
+        let args = ["-s", "-1", "-B", "127.0.0.1", "-p", &number];
+        let mut server = c.serve("server", port, prefer(server, &iperf3).args(args));
+        let seconds = (2 << turn).to_string();
+        let args = ["-c", "127.0.0.1", "-p", &number, "-t", &seconds];
+        c.start("client", prefer(client, &iperf3).args(args).args(options)).success(secs(60));
+        server.wait(secs(10));
+        Ok(())
+    })?;
     Ok(watch)
 }
 
@@ -39,10 +43,14 @@ pub fn redis_benchmark(c: &Case, devices: &str) -> Result<Watch, Skip> {
     let mut server = c.serve("redis-server", port, prefer(devices, &redis).args(args).arg(c.dir()));
     let watch = c.watch(&[port]);
     let args = ["-p", &number, "--csv", "-n", "20000", "-t", "get,set,lpush,lrange_300"];
-    let said = c.start("redis-benchmark", prefer(devices, &benchmark).args(args)).success(secs(60));
-    let rates: Vec<f64> =
-        said.lines().filter_map(|line| line.split('"').nth(3)?.parse().ok()).collect();
-    assert!(!rates.is_empty() && rates.iter().all(|&rate| rate > 0.0), "{said}");
+    watch.during(4, |_| {
+        let mut benchmark = c.start("redis-benchmark", prefer(devices, &benchmark).args(args));
+        let said = benchmark.success(secs(60));
+        let rates: Vec<f64> =
+            said.lines().filter_map(|line| line.split('"').nth(3)?.parse().ok()).collect();
+        assert!(!rates.is_empty() && rates.iter().all(|&rate| rate > 0.0), "{said}");
+        Ok(())
+    })?;
     server.stop();
     Ok(watch)
 }
@@ -98,10 +106,11 @@ pub fn curl(c: &Case, devices: &str) -> Result<Watch, Skip> {
         c.serve("nginx", port, prefer(devices, &nginx).arg("-p").arg(c.dir()).arg("-c").arg(&conf));
     let watch = c.watch(&[port]);
     let url = format!("http://127.0.0.1:{port}/big");
-    expect_fetched(
-        &mut c.start("curl", prefer(devices, &curl).args(["-sS", "--fail", &url])),
-        &file,
-    );
+    watch.during(3, |_| {
+        let mut client = c.start("curl", prefer(devices, &curl).args(["-sS", "--fail", &url]));
+        expect_fetched(&mut client, &file);
+        Ok(())
+    })?;
     server.stop();
     Ok(watch)
 }
