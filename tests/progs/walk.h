@@ -68,7 +68,7 @@ static void drain_pipe(void)
 static void begin(uint64_t seed, int rounds)
 {
     warm = rounds;
-    limit_life(60);
+    limit_life(900);
     signal(SIGPIPE, SIG_IGN);
     board = mmap(NULL, sizeof *board, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     listener = listen_on(port);

@@ -261,7 +261,7 @@ static void signals(void)
 
 int main(void)
 {
-    alarm(50);
+    rescue();
     setvbuf(stdout, NULL, _IOLBF, 0);
     for (int i = 0; i < CONNS; i++)
         meet(&pairs[i].a, &pairs[i].b);

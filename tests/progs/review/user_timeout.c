@@ -69,7 +69,7 @@ static void *waits(void *v)
 int main()
 {
     setvbuf(stdout, 0, _IOLBF, 0);
-    alarm(55);
+    rescue();
     ready();
     limit(a);
     blocks("blocking");
