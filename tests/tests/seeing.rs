@@ -5,7 +5,9 @@ use std::process::Command;
 use std::time::Instant;
 
 use serde_json::Value;
-use system_tests::{Case, Deadline, Ports, Proc, Skip, case, need, plain, python, secs, shortwire};
+use system_tests::{
+    Case, Deadline, Ports, Proc, Skip, case, millis, need, plain, python, secs, shortwire,
+};
 
 /// Echoes until the end.
 const SERVER: &str = "
@@ -353,6 +355,13 @@ fn counters_outlive_programs_where_that_is_wanted() {
     });
 }
 
+/// Whether this process has a table of connections open.
+fn holds_a_table(pid: i32) -> bool {
+    let files = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    let mut links = files.filter_map(|file| std::fs::read_link(file.path()).ok());
+    links.any(|link| link.to_string_lossy().contains("memfd:shortwire-table"))
+}
+
 #[test]
 fn gain_says_what_did_not_pass_the_kernel() {
     case("gain", |c| {
@@ -387,9 +396,16 @@ fn gain_says_what_did_not_pass_the_kernel() {
             "{all:#}"
         );
         assert!(all["saved_seconds"].is_f64());
-        // A program that is killed has counted, too, and its status is told.
-        let killed = format!("{CLIENT}\nimport os, time\ntime.sleep(1)\nos.kill(os.getpid(), 9)");
-        let all = said(gain("killed", &["--json"], &killed)?, 137);
+        // A program that is killed has counted, too, and its status is told: when it has been seen.
+        let killed = format!("{CLIENT}\nimport os\nos.kill(os.getpid(), 9)");
+        let mut killed = gain("killed", &["--json"], &killed)?;
+        killed.wait_line("done", secs(60));
+        let end = Deadline::within(secs(20));
+        while !holds_a_table(killed.pid()) {
+            assert!(!end.is_over(), "it does not hold the program's counters");
+            std::thread::sleep(millis(10));
+        }
+        let all = said(killed, 137);
         assert!(all["memory_bytes"].as_u64() > Some(15_000), "{all:#}");
         // What ends gain ends the program, in the program's own way.
         let asked = "import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(7))\nprint('ready', flush=True)\ntime.sleep(300)";
