@@ -4,7 +4,7 @@
  *                                 until a line comes on stdin
  * many short PORT N               N times: connect, one request, close
  * many talk PORT ROUNDS           one connection, rounds of known bytes, then silence until a line comes on stdin
- * From the environment: SHORTWIRE_TEST_LIFE, seconds after which it ends itself (300)
+ * From the environment: SHORTWIRE_TEST_LIFE, seconds after which it ends itself (900)
  */
 #include "common.h"
 #include <sys/epoll.h>
@@ -135,7 +135,7 @@ int main(int argc, char **argv)
         die("usage: many server|idle|short|talk PORT ...");
     int port = atoi(argv[2]), a = argc > 3 ? atoi(argv[3]) : 0, b = argc > 4 ? atoi(argv[4]) : 0;
     const char *life = getenv("SHORTWIRE_TEST_LIFE");
-    limit_life(life ? atoi(life) : 300);
+    limit_life(life ? atoi(life) : 900);
     if (strcmp(argv[1], "server") == 0)
         return server(port);
     if (strcmp(argv[1], "idle") == 0)
