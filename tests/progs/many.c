@@ -4,7 +4,7 @@
  *                                 until a line comes on stdin
  * many short PORT N               N times: connect, one request, close
  * many talk PORT ROUNDS           one connection, rounds of known bytes, then silence until a line comes on stdin
- * From the environment: SHORTWIRE_TEST_LIFE, seconds after which it ends itself (900, as long as a test may last)
+ * From the environment: SHORTWIRE_TEST_LIFE, seconds after which it ends itself (900)
  */
 #include "common.h"
 #include <sys/epoll.h>

@@ -45,12 +45,16 @@ static void *connects(void *what)
 
 static int listener(const struct calls *c)
 {
-    int fd = MUST(c->socket(AF_INET, SOCK_STREAM, 0));
-    MUST(c->setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &(int){ 1 }, sizeof(int)));
-    meeting.sin_port = htons(ntohs(meeting.sin_port) + 1);
-    MUST(c->bind(fd, (struct sockaddr *)&meeting, sizeof meeting));
-    MUST(c->listen(fd, 5));
-    return fd;
+    for (;;) {
+        int fd = MUST(c->socket(AF_INET, SOCK_STREAM, 0));
+        MUST(c->setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &(int){ 1 }, sizeof(int)));
+        meeting.sin_port = htons(ntohs(meeting.sin_port) + 1);
+        if (c->bind(fd, (struct sockaddr *)&meeting, sizeof meeting) == 0 && c->listen(fd, 5) == 0)
+            return fd;
+        /* The kernel may have given the port to a client that was here before. */
+        if (errno != EADDRINUSE) die("a listener");
+        MUST(c->close(fd));
+    }
 }
 
 static void pair(const struct calls *c, int ends[2])

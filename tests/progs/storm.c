@@ -206,7 +206,7 @@ static void *call(void *arg)
 int main(int argc, char **argv)
 {
     const char *life = getenv("SHORTWIRE_TEST_LIFE");
-    limit_life(life ? atoi(life) : 300);
+    limit_life(life ? atoi(life) : 900);
     if (argc == 3 && strcmp(argv[1], "server") == 0) {
         intptr_t listener = listen_on(atoi(argv[2]));
         pthread_t thread;

@@ -273,7 +273,7 @@ int main(int argc, char **argv)
         die("unknown operation %s", argv[4]);
     survive = argc > 9;
     signal(SIGPIPE, SIG_IGN);
-    limit_life(600);
+    limit_life(900);
     int listener = is_server ? listen_on(port) : -1;
     if (is_server) {
         printf("listening\n");

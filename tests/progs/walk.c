@@ -47,8 +47,10 @@ static void step_send(int n)
         break;
     }
     note("send %d way %d %zu fl %x%s = %s, %zd", n, way, len, fl, dups[n] == fd ? " dup" : "", result(r), more);
-    if (r > 0)
+    if (r > 0) {
         sent[side][n] += r;
+        board->answered[side][n] |= board->closed[!side][n];
+    }
 }
 
 static void step_recv(int n)
@@ -240,6 +242,7 @@ static void step_life(int n)
         int how = SHUT_WR; /* what comes in after SHUT_RD is an error in some states only */
         board->ended[n] = 1;
         note("shutdown %d %d = %s", n, how, result(shutdown(fd_of(n), how)));
+        board->shut[side][n] = 1;
         break;
     }
     case 2:
@@ -263,11 +266,14 @@ static void step_life(int n)
         }
         break;
     }
+    board->closed[side][n] = fds[n] < 0 && dups[n] < 0;
+    board->shut[side][n] |= board->closed[side][n];
 }
 
 static void step(void)
 {
     int n = pick(SLOTS), what = pick(100);
+    settle();
     if (what < 24)
         step_send(n);
     else if (what < 48)

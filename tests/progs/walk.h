@@ -14,6 +14,8 @@
 static struct board {
     uint64_t sent[2][SLOTS], got[2][SLOTS]; /* stream bytes, by side */
     int open[2][SLOTS], ended[SLOTS];
+    /* By side: it has said that nothing follows; it has closed; it has sent to one that had closed. */
+    int shut[2][SLOTS], closed[2][SLOTS], answered[2][SLOTS];
     size_t len;
     char text[TEXT];
 } *board;
@@ -21,7 +23,7 @@ static struct board {
 #define got board->got
 
 static int port, side, warm, listener, control[2][2], file, pipes[2], turn, mine;
-static int fds[SLOTS], dups[SLOTS], sets[SETS];
+static int fds[SLOTS], dups[SLOTS], sets[SETS], unsettled[SLOTS];
 static uint64_t shared_random, own_random;
 static pid_t other;
 static char scratch[1 << 16];
@@ -57,6 +59,34 @@ static int fd_of(int n) { return dups[n] >= 0 && (fds[n] < 0 || pick(2)) ? dups[
 static size_t unread(int n) { return sent[side][n] - got[!side][n]; }
 static size_t unread_here(int n) { return sent[!side][n] - got[side][n]; }
 
+static int has_arrived(int n)
+{
+    int fd = fds[n] >= 0 ? fds[n] : dups[n], there = -1, s;
+    struct tcp_info t;
+    socklen_t len = sizeof t;
+    if (fd < 0)
+        return 1;
+    s = getsockopt(fd, IPPROTO_TCP, TCP_INFO, &t, &len) < 0 ? TCP_CLOSE : t.tcpi_state;
+    if (board->answered[side][n])
+        return s == TCP_CLOSE;
+    if (board->shut[!side][n] && s != TCP_CLOSE && s != TCP_CLOSE_WAIT && s != TCP_CLOSING && s != TCP_TIME_WAIT && s != TCP_LAST_ACK)
+        return 0;
+    return s == TCP_CLOSE || (ioctl(fd, FIONREAD, &there) == 0 && there == (int)unread_here(n));
+}
+
+/* What the other side did has arrived here: on a busy machine the kernel's own thread may have to bring it, later. What
+ * never comes, because a reset took it, is waited for once. */
+static void settle(void)
+{
+    long limit = now_ms() + 300;
+    for (int n = 0; n < SLOTS; n++) {
+        while (!unsettled[n] && !has_arrived(n)) {
+            unsettled[n] = now_ms() > limit;
+            nap(1);
+        }
+    }
+}
+
 static void drain_pipe(void)
 {
     struct pollfd p = { .fd = pipes[0], .events = POLLIN };
@@ -68,7 +98,7 @@ static void drain_pipe(void)
 static void begin(uint64_t seed, int rounds)
 {
     warm = rounds;
-    limit_life(60);
+    limit_life(900);
     signal(SIGPIPE, SIG_IGN);
     board = mmap(NULL, sizeof *board, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     listener = listen_on(port);
@@ -124,7 +154,8 @@ static void renew(void)
         char c[16] = "warm";
         fds[n] = side ? dial(port) : answer(listener);
         MUST(setsockopt(fds[n], IPPROTO_TCP, TCP_NODELAY, &one, sizeof one));
-        sent[side][n] = got[side][n] = board->ended[n] = 0;
+        sent[side][n] = got[side][n] = board->ended[n] = unsettled[n] = 0;
+        board->shut[side][n] = board->closed[side][n] = board->answered[side][n] = 0;
         for (int i = 0; i < warm; i++) {
             if (side)
                 send_all(fds[n], c, sizeof c);

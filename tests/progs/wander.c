@@ -264,7 +264,7 @@ static void wander(void)
 int main(int argc, char **argv)
 {
     signal(SIGPIPE, SIG_IGN);
-    limit_life(120);
+    limit_life(900);
     if (argc == 4 && strcmp(argv[1], "peer") == 0)
         return peer_main(atoi(argv[2]), atoi(argv[3]));
     if (argc < 5)

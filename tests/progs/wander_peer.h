@@ -167,7 +167,7 @@ static int carry_out(struct order *o)
                 pause();
         }
         /* Goes on when its parent is killed, and ends with the channel. */
-        limit_life(120);
+        limit_life(900);
         renew_sets();
         return getpid();
     }

@@ -16,43 +16,20 @@ pub fn prefer(devices: &str, program: &Path) -> Command {
     command
 }
 
-/// One run of iperf3, of which both ends offer devices.
-pub fn iperf3(c: &Case, devices: [&str; 2], options: &[&str]) -> Result<Watch, Skip> {
-    iperf3_for(c, devices, options, 2)
-}
-
-/// The same until so many ends have been seen in shared memory, each time for longer: two seconds may
-/// be over before a busy machine has looked.
-pub fn iperf3_until_seen(
-    c: &Case,
-    devices: [&str; 2],
-    options: &[&str],
-    ends: usize,
-) -> Result<Watch, Skip> {
-    for seconds in [2, 8] {
-        let watch = iperf3_for(c, devices, options, seconds)?;
-        if watch.has_smcd(ends) {
-            return Ok(watch);
-        }
-    }
-    iperf3_for(c, devices, options, 30)
-}
-
-fn iperf3_for(
-    c: &Case,
-    [server, client]: [&str; 2],
-    options: &[&str],
-    seconds: u64,
-) -> Result<Watch, Skip> {
+/// iperf3 under the eyes of a watch, longer if it had no time to look; both ends offer devices.
+pub fn iperf3(c: &Case, [server, client]: [&str; 2], options: &[&str]) -> Result<Watch, Skip> {
     let (iperf3, port) = (need("iperf3")?, Ports::Low.free());
     let number = port.to_string();
-    let args = ["-s", "-1", "-B", "127.0.0.1", "-p", &number];
-    let mut server = c.serve("server", port, prefer(server, &iperf3).args(args));
     let watch = c.watch(&[port]);
-    let args = ["-c", "127.0.0.1", "-p", &number, "-t", &seconds.to_string()];
-    let limit = secs(30 + seconds);
-    c.start("client", prefer(client, &iperf3).args(args).args(options)).success(limit);
-    server.wait(secs(30));
+    watch.during(3, |turn| {
+        let args = ["-s", "-1", "-B", "127.0.0.1", "-p", &number];
+        let mut server = c.serve("server", port, prefer(server, &iperf3).args(args));
+        let seconds = (2 << turn).to_string();
+        let args = ["-c", "127.0.0.1", "-p", &number, "-t", &seconds];
+        c.start("client", prefer(client, &iperf3).args(args).args(options)).success(secs(100));
+        server.wait(secs(60));
+        Ok(())
+    })?;
     Ok(watch)
 }
 
@@ -65,18 +42,15 @@ pub fn redis_benchmark(c: &Case, devices: &str) -> Result<Watch, Skip> {
         ["--port", &number, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir"];
     let mut server = c.serve("redis-server", port, prefer(devices, &redis).args(args).arg(c.dir()));
     let watch = c.watch(&[port]);
-    // More, where clients were through before they were looked at.
-    for requests in ["20000", "200000"] {
-        let args = ["-p", &number, "--csv", "-n", requests, "-t", "get,set,lpush,lrange_300"];
-        let mut client = c.start("redis-benchmark", prefer(devices, &benchmark).args(args));
-        let said = client.success(secs(100));
+    let args = ["-p", &number, "--csv", "-n", "20000", "-t", "get,set,lpush,lrange_300"];
+    watch.during(4, |_| {
+        let mut benchmark = c.start("redis-benchmark", prefer(devices, &benchmark).args(args));
+        let said = benchmark.success(secs(100));
         let rates: Vec<f64> =
             said.lines().filter_map(|line| line.split('"').nth(3)?.parse().ok()).collect();
         assert!(!rates.is_empty() && rates.iter().all(|&rate| rate > 0.0), "{said}");
-        if watch.has_smcd(50) {
-            break;
-        }
-    }
+        Ok(())
+    })?;
     server.stop();
     Ok(watch)
 }
@@ -132,18 +106,11 @@ pub fn curl(c: &Case, devices: &str) -> Result<Watch, Skip> {
         c.serve("nginx", port, prefer(devices, &nginx).arg("-p").arg(c.dir()).arg("-c").arg(&conf));
     let watch = c.watch(&[port]);
     let url = format!("http://127.0.0.1:{port}/big");
-    // More slowly, where it had all before it was looked at.
-    let rates: [&[&str]; 2] = [&[], &["--limit-rate", "100M"]];
-    for rate in rates {
-        let mut command = prefer(devices, &curl);
-        expect_fetched(
-            &mut c.start("curl", command.args(["-sS", "--fail", &url]).args(rate)),
-            &file,
-        );
-        if watch.has_smcd(2) {
-            break;
-        }
-    }
+    watch.during(3, |_| {
+        let mut client = c.start("curl", prefer(devices, &curl).args(["-sS", "--fail", &url]));
+        expect_fetched(&mut client, &file);
+        Ok(())
+    })?;
     server.stop();
     Ok(watch)
 }

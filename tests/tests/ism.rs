@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use system_tests::device::{self, iperf3, iperf3_until_seen, prefer};
+use system_tests::device::{self, iperf3, prefer};
 use system_tests::{Case, Deadline, Ports, Skip, case, compile, need, secs};
 
 fn over_ism(program: &Path) -> Command {
@@ -62,8 +62,8 @@ fn transfers() {
 #[test]
 fn iperf3_one_stream_and_both_ways() {
     case("ism-iperf3", |c| {
-        iperf3_until_seen(c, ["ism"; 2], &[], 2)?.expect_device("ism", 2);
-        iperf3_until_seen(c, ["ism,loopback"; 2], &["--bidir"], 4)?.expect_device("ism", 4);
+        iperf3(c, ["ism"; 2], &[])?.expect_device("ism", 2);
+        iperf3(c, ["ism,loopback"; 2], &["--bidir"])?.expect_device("ism", 4);
         Ok(())
     });
 }
@@ -79,7 +79,7 @@ fn devices_are_negotiated() {
             (["", "ism"], "ism"),
             (["", ""], "loopback"),
         ] {
-            iperf3_until_seen(c, devices, &[], 2)?.expect_device(device, 2);
+            iperf3(c, devices, &[])?.expect_device(device, 2);
         }
         iperf3(c, ["ism", "loopback"], &[])?.expect_tcp();
         Ok(())

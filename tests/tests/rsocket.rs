@@ -189,30 +189,65 @@ fn our_own_rstream() {
     }
 }
 
+/// How often udpong is started anew whose datagrams the kernel had no room for.
+const TRIES: usize = 5;
+
+/// Whether the kernel had no room for a datagram to this port, or to who is connected to it.
+fn is_one_lost(port: u16) -> bool {
+    let (wanted, table) = (format!(":{port:04X} "), std::fs::read_to_string("/proc/net/udp"));
+    let table = table.unwrap();
+    let mut drops = table
+        .lines()
+        .filter(|line| line.contains(&wanted))
+        .filter_map(|line| line.split_whitespace().next_back());
+    drops.any(|drops| drops != "0")
+}
+
+/// Told by `timeout`, which passes the signal on.
+fn end(child: &Child) {
+    // SAFETY: our own child.
+    unsafe { libc::kill(child.id() as i32, libc::SIGTERM) };
+}
+
+/// False where it goes on for ever because one was lost.
+fn pongs(mode: &str) -> bool {
+    let port = free_port();
+    let mut server = start("udpong", port, &["-b", "127.0.0.1", "-T", mode]);
+    await_listener(&mut server, port, "/proc/net/udp");
+    let arguments = ["-s", "127.0.0.1", "-T", mode, "-S", "64", "-C", "100"];
+    let mut client = start("udpong", port, &arguments);
+    // Looks behind a loss, two seconds of which are enough for a client that survives it.
+    let mut looks = 0;
+    while client.try_wait().unwrap().is_none() && looks < 40 {
+        looks += u32::from(is_one_lost(port));
+        sleep(Duration::from_millis(50));
+    }
+    let goes_on = client.try_wait().unwrap().is_none();
+    if goes_on {
+        end(&client);
+    }
+    let client = client.wait_with_output().unwrap();
+    // It serves for ever.
+    end(&server);
+    server.wait().unwrap();
+    assert!(
+        goes_on || client.status.success() && text(&client).contains("custom"),
+        "-T {mode}: {}",
+        text(&client)
+    );
+    !goes_on
+}
+
 /// Datagrams may be lost, and udpong survives that only if none comes twice: what it receives
 /// overwrites what it would send again, also on plain UDP. So fewer than a socket has room for
-/// (some 550) are under way while the server does not run: one for each that the client sends, and
-/// one for each millisecond that it waits.
+/// (some 550) are under way while the server does not run, if that is for less than half a second:
+/// one for each that the client sends, and one for each millisecond that it waits.
 #[test]
 fn udpong() {
     if !is_installed("udpong") {
         return;
     }
     for mode in ["n", "b", "a", "e"] {
-        let port = free_port();
-        let mut server = start("udpong", port, &["-b", "127.0.0.1", "-T", mode]);
-        await_listener(&mut server, port, "/proc/net/udp");
-        let client =
-            start("udpong", port, &["-s", "127.0.0.1", "-T", mode, "-S", "64", "-C", "100"]);
-        let client = client.wait_with_output().unwrap();
-        // It serves for ever. Told by `timeout`, which passes the signal on.
-        // SAFETY: our own child.
-        unsafe { libc::kill(server.id() as i32, libc::SIGTERM) };
-        server.wait().unwrap();
-        assert!(
-            client.status.success() && text(&client).contains("custom"),
-            "-T {mode}: {}",
-            text(&client)
-        );
+        assert!((0..TRIES).any(|_| pongs(mode)), "-T {mode}: datagrams are lost each time");
     }
 }

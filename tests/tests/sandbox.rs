@@ -51,16 +51,14 @@ print('asked', flush=True)
 sys.stdin.readline()
 ";
 
-/// Asks for some seconds.
+/// Asks until there is a line, or the end, at standard input.
 const ASK_LONG: &str = "
-import socket, sys, time
+import select, socket, sys
 c = socket.create_connection(('127.0.0.1', int(sys.argv[1])))
 print('port', c.getsockname()[1], flush=True)
-end = time.time() + 9
-while time.time() < end:
+while not select.select([sys.stdin], [], [], 0.002)[0]:
     c.sendall(b'a question')
     assert c.recv(100) == b'a question'
-    time.sleep(0.002)
 ";
 /// Says under the name of the connection of these two ports that it is the client, and tries to
 /// show its port when it is asked to.
@@ -232,8 +230,10 @@ fn memcached_under_each_restriction_of_its_unit() {
             let mut command = tools.command(CLIENT, &[], &python);
             command.arg(system_tests::prog("memcached_client.py"));
             let mut client = c.start("client", command.args([&port.to_string(), "2500"]));
-            client.success(secs(60));
-            watch.expect_smcd(8);
+            // It stays connected until it has been seen.
+            client.wait_line("done", secs(60));
+            watch.wait_smcd(8, secs(20));
+            client.success(secs(20));
             server.stop();
         }
         Ok(())

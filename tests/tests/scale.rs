@@ -39,11 +39,18 @@ mod alone {
                 let watch = c.watch(&[port]);
                 watch.wait_smcd(2000, secs(20));
                 drop(watch);
-                // Meanwhile they give their memory back, which costs each a few microseconds, once.
-                sleep(secs(2));
-                let before = (server.cpu_ticks(), client.cpu_ticks());
-                sleep(secs(2));
-                let spent = (server.cpu_ticks() - before.0, client.cpu_ticks() - before.1);
+                // Meanwhile they give their memory back, which costs each a few microseconds, once; but
+                // where they got no processor it comes in the first two seconds that are looked at.
+                let mut spent = (u64::MAX, u64::MAX);
+                for _ in 0..2 {
+                    sleep(secs(2));
+                    let before = (server.cpu_ticks(), client.cpu_ticks());
+                    sleep(secs(2));
+                    spent = (server.cpu_ticks() - before.0, client.cpu_ticks() - before.1);
+                    if spent.0 <= 1 && spent.1 <= 1 {
+                        break;
+                    }
+                }
                 assert!(
                     spent.0 <= 1 && spent.1 <= 1,
                     "idle for 2 s cost (server, client) {spent:?} clock ticks"

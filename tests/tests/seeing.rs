@@ -1,9 +1,13 @@
 //! What shows connections to operators: `ss` with filters, and what machines read.
 
+use std::path::Path;
 use std::process::Command;
+use std::time::Instant;
 
 use serde_json::Value;
-use system_tests::{Case, Deadline, Ports, Proc, Skip, case, need, plain, python, secs, shortwire};
+use system_tests::{
+    Case, Deadline, Ports, Proc, Skip, case, millis, need, plain, python, secs, shortwire,
+};
 
 /// Echoes until the end.
 const SERVER: &str = "
@@ -351,6 +355,13 @@ fn counters_outlive_programs_where_that_is_wanted() {
     });
 }
 
+/// Whether this process has a table of connections open.
+fn holds_a_table(pid: i32) -> bool {
+    let files = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    let mut links = files.filter_map(|file| std::fs::read_link(file.path()).ok());
+    links.any(|link| link.to_string_lossy().contains("memfd:shortwire-table"))
+}
+
 #[test]
 fn gain_says_what_did_not_pass_the_kernel() {
     case("gain", |c| {
@@ -385,9 +396,16 @@ fn gain_says_what_did_not_pass_the_kernel() {
             "{all:#}"
         );
         assert!(all["saved_seconds"].is_f64());
-        // A program that is killed has counted, too, and its status is told.
-        let killed = format!("{CLIENT}\nimport os, time\ntime.sleep(1)\nos.kill(os.getpid(), 9)");
-        let all = said(gain("killed", &["--json"], &killed)?, 137);
+        // A program that is killed has counted, too, and its status is told: when it has been seen.
+        let killed = format!("{CLIENT}\nimport os\nos.kill(os.getpid(), 9)");
+        let mut killed = gain("killed", &["--json"], &killed)?;
+        killed.wait_line("done", secs(60));
+        let end = Deadline::within(secs(20));
+        while !holds_a_table(killed.pid()) {
+            assert!(!end.is_over(), "it does not hold the program's counters");
+            std::thread::sleep(millis(10));
+        }
+        let all = said(killed, 137);
         assert!(all["memory_bytes"].as_u64() > Some(15_000), "{all:#}");
         // What ends gain ends the program, in the program's own way.
         let asked = "import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(7))\nprint('ready', flush=True)\ntime.sleep(300)";
@@ -414,42 +432,57 @@ fn stranger(c: &Case, port: u16) -> Result<(), Skip> {
     Ok(())
 }
 
+/// A log that nobody has written to yet: whether all that must not be told again came within a minute
+/// of what is told.
+fn log_of_one_minute(c: &Case, log: &Path) -> Result<bool, Skip> {
+    let port = Ports::Low.free();
+    let mut command = ask(&["run", "--log", &log.display().to_string(), "--"]);
+    command.arg(python()?).args(["-c", SERVER, &port.to_string()]);
+    let mut server = c.serve("server", port, &mut command);
+    let text = || std::fs::read_to_string(log).unwrap_or_default();
+    let begun = Instant::now();
+    stranger(c, port)?;
+    let end = Deadline::within(secs(20));
+    while text().is_empty() {
+        assert!(!end.is_over(), "no line is written");
+    }
+    let said = text();
+    let from = format!("127.0.0.1:{port} to 127.0.0.1:");
+    for part in [
+        &format!("Z shortwire[{}] python", server.pid()),
+        &from,
+        " is TCP: PEER_NO_SMC, peer did not",
+    ] {
+        assert!(said.contains(part), "{part} is missing in {said}");
+    }
+    // Again and again within a minute, also in a program that shares memory: no more lines.
+    stranger(c, port)?;
+    let mut client = c.start("client", &mut script(true, CLIENT, port)?);
+    client.wait_line("done", secs(60));
+    client.say("\n");
+    client.success(secs(10));
+    stranger(c, port)?;
+    let lines = text().lines().count();
+    let in_time = begun.elapsed() < secs(60);
+    assert!(lines == 1 || !in_time, "{}", text());
+    server.stop();
+    Ok(in_time)
+}
+
 #[test]
 fn a_log_says_why_connections_stay_tcp() {
     case("log", |c| {
         if plain() {
             return Ok(());
         }
-        let port = Ports::Low.free();
-        let log = c.dir().join("fallbacks");
-        let mut command = ask(&["run", "--log", &log.display().to_string(), "--"]);
-        command.arg(python()?).args(["-c", SERVER, &port.to_string()]);
-        let mut server = c.serve("server", port, &mut command);
-        let text = || std::fs::read_to_string(&log).unwrap_or_default();
-        stranger(c, port)?;
-        let end = Deadline::within(secs(20));
-        while text().is_empty() {
-            assert!(!end.is_over(), "no line is written");
+        // Five programs may take a busy machine more than a minute.
+        let mut tries = 0;
+        while !log_of_one_minute(c, &c.dir().join(format!("fallbacks-{tries}")))? {
+            tries += 1;
+            assert!(tries < 5, "a minute is too short each time");
         }
-        let said = text();
-        let from = format!("127.0.0.1:{port} to 127.0.0.1:");
-        for part in [
-            &format!("Z shortwire[{}] python", server.pid()),
-            &from,
-            " is TCP: PEER_NO_SMC, peer did not",
-        ] {
-            assert!(said.contains(part), "{part} is missing in {said}");
-        }
-        // Again and again within a minute, also in a program that shares memory: no more lines.
-        stranger(c, port)?;
-        let mut client = c.start("client", &mut script(true, CLIENT, port)?);
-        client.wait_line("done", secs(60));
-        client.say("\n");
-        client.success(secs(10));
-        stranger(c, port)?;
-        assert_eq!(text().lines().count(), 1, "{}", text());
-        server.stop();
         // Where no line can be written the program runs on.
+        let port = Ports::Low.free();
         let mut command = ask(&["run", "--log", "/no/such/folder/log", "--"]);
         command.arg(python()?).args(["-c", SERVER, &port.to_string()]);
         let mut server = c.serve("server", port, &mut command);

@@ -255,10 +255,13 @@ fn a_storm_of_connections() {
             let mut server = c.serve("server", port, &mut command(&["server", &number]));
             let watch = c.watch(&[port]);
             let call = |_| c.start("client", &mut command(&["client", &number, "8", "4"]));
-            let mut clients = [0, 1].map(call);
-            for client in &mut clients {
-                println!("{way:?}: {}", client.success(secs(60)).trim());
-            }
+            // Connections are short, so a look sees few of them.
+            watch.during(10, |_| {
+                for mut client in [0, 1].map(call) {
+                    println!("{way:?}: {}", client.success(secs(60)).trim());
+                }
+                Ok(())
+            })?;
             assert!(watch.saw_smcd(10), "few connections left TCP");
             assert!(server.running(), "{}", server.stderr());
             server.stop();

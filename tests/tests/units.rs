@@ -323,16 +323,17 @@ sed -i "s#^unix_socket_directories.*#unix_socket_directories = '$DIR'#" $conf/po
 printf 'local all all trust\nhost all all 127.0.0.1/32 trust\n' > $conf/pg_hba.conf
 "$SHORTWIRE" enable postgresql@15-main --set AFTER=4
 pg_ctlcluster --skip-systemctl-redirect 15 main start
-(seq -f 'select %.0f;' 3000; echo '\! echo asked >&2'; sleep 12) |
+trap 'touch seen' EXIT
+(seq -f 'select %.0f;' 3000; echo '\! echo asked >&2'; until [ -e seen ]; do sleep 0.1; done) |
     LD_PRELOAD="$DIR/libshortwire.so" SHORTWIRE_AFTER=4 setpriv --reuid 33 --regid 33 --clear-groups \
     psql -qAt -h 127.0.0.1 -p $PORT -U postgres postgres | tail -1 &
-sleep 1
-for i in $(seq 100); do
+for i in $(seq 600); do
     "$SHORTWIRE" ss --json > ss.json
     [ $(tr -d ' \n' < ss.json | grep -o '"mode":"SMCD"' | wc -l) -ge 2 ] && break
     sleep 0.1
 done
 "$SHORTWIRE" doctor $(head -1 "$DIR/data/postmaster.pid")
+touch seen
 pg_ctlcluster --skip-systemctl-redirect 15 main -m fast stop
 "$SHORTWIRE" disable postgresql@15-main
 wait

@@ -207,9 +207,10 @@ fn it_is_shown() {
             prefer("verbs", &iperf3).args(["-s", "-B", "127.0.0.1", "-p", &number]),
         );
         let watch = c.watch(&[port]);
-        let args = ["-c", "127.0.0.1", "-p", &number, "-t", "4"];
+        // Until it has been looked at.
+        let args = ["-c", "127.0.0.1", "-p", &number, "-t", "600"];
         let mut client = c.start("client", prefer("verbs", &iperf3).args(args));
-        std::thread::sleep(secs(2));
+        watch.wait_smcd(2, secs(20));
         let shown = |what: &[&str]| {
             let said =
                 Command::new(system_tests::shortwire()).args(what).output().expect("shortwire");
@@ -238,7 +239,8 @@ fn it_is_shown() {
             (&"verbs".into(), &"READY".into()),
             "{group:#}"
         );
-        client.success(secs(20));
+        client.signal(rustix::process::Signal::KILL);
+        client.wait(secs(10));
         watch.expect_device("verbs", 2);
         Ok(())
     });

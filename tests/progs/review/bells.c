@@ -7,13 +7,16 @@ static int there[2], here[2];
 
 static struct reader {
     int fd, total, end;
+    volatile pid_t caller;
 } one;
+static volatile pid_t first;
 
 static void*reads(void*arg)
 {
     struct reader*me = arg;
     char c[64];
     ssize_t r;
+    me->caller = gettid();
     while ((r = recv(me->fd, c, sizeof c, 0)) > 0)
         __atomic_add_fetch(&me->total, r, __ATOMIC_SEQ_CST);
     me->end = r < 0 ? errno : 0;
@@ -24,7 +27,7 @@ static int joined(pthread_t t)
 {
     struct timespec ts;
     clock_gettime(CLOCK_REALTIME, &ts);
-    ts.tv_sec += 3;
+    ts.tv_sec += HANGS;
     return pthread_timedjoin_np(t, 0, &ts);
 }
 
@@ -38,6 +41,14 @@ static void drip(int to, int n)
     ms(30);
 }
 
+// Until the reader has so many bytes and sleeps again.
+static void has(int total)
+{
+    for (double end = now() + HANGS; __atomic_load_n(&one.total, __ATOMIC_SEQ_CST) < total && now() < end;)
+        ms(1);
+    until_it_waits(&one.caller);
+}
+
 static void closed_under_it(void)
 {
     int a, b;
@@ -46,6 +57,7 @@ static void closed_under_it(void)
     one = (struct reader){a};
     pthread_create(&t, 0, reads, &one);
     drip(b, OFTEN);
+    has(OFTEN);
     close(a);
     ms(30);
     char c;
@@ -83,11 +95,13 @@ static void added_under_it(void)
     one = (struct reader){a};
     pthread_create(&t, 0, reads, &one);
     drip(b, OFTEN);
+    has(OFTEN);
     // Not for data: the receive alone waits for that.
     e = (struct epoll_event){.events = EPOLLRDHUP, .data.fd = a};
     epoll_ctl(set, EPOLL_CTL_ADD, a, &e);
     ms(30);
     drip(b, OFTEN);
+    has(2 * OFTEN);
     printf("added to a set under a receive: it gets %d bytes\n", one.total);
     epoll_ctl(set, EPOLL_CTL_DEL, a, 0);
     send(d, "e", 1, MSG_NOSIGNAL);
@@ -130,7 +144,7 @@ static void handed_over(void)
     }
     for (int i = 0; i < 2; i++)
         close(there[i]);
-    alarm(20);
+    alarm(HANGS);
     for (int i = 0; i < 2; i++)
         pthread_join(t[i], &got[i]);
     alarm(0);
@@ -182,7 +196,7 @@ static void killed_meanwhile(char*self)
     struct pollfd p = {c, POLLIN};
     int r = poll(&p, 1, 300);
     waitpid(child, 0, 0);
-    alarm(5);
+    alarm(HANGS);
     ssize_t end = recv(a, &byte, 1, 0);
     alarm(0);
     printf("killed while another one is polled (%d): after %d bytes %zd\n", r, got, end);
@@ -194,7 +208,7 @@ static int limited, sender;
 static void*limits_and_sends(void*_)
 {
     struct timeval tv = {0, 300000};
-    ms(30);
+    until_it_waits(&first);
     setsockopt(limited, SOL_SOCKET, SO_RCVTIMEO, &tv, sizeof tv);
     ms(10);
     send(sender, "x", 1, MSG_NOSIGNAL);
@@ -221,7 +235,7 @@ static void limited_meanwhile(void)
     pthread_create(&t, 0, limits_and_sends, 0);
     n += recv(limited, &c, 1, 0);
     pthread_join(t, 0);
-    alarm(5);
+    alarm(HANGS);
     double begin = now();
     ssize_t r = recv(limited, &c, 1, 0);
     alarm(0);
@@ -254,7 +268,7 @@ static void polled_with_as_many_as_there_may_be(void)
         if (i == OFTEN - 1)
             setrlimit(RLIMIT_NOFILE, &few);
         pthread_create(&t, 0, sends_soon, &b);
-        n += poll(p, 60, 2000);
+        n += poll(p, 60, HANGS * 1000);
         pthread_join(t, 0);
         recv(a, &c, 1, 0);
     }
@@ -287,6 +301,7 @@ int main(int argc, char**argv)
     setvbuf(stdout, 0, _IOLBF, 0);
     if (argc > 1)
         return peer(atoi(argv[1]));
+    first = gettid();
     closed_under_it();
     added_under_it();
     handed_over();

@@ -26,11 +26,11 @@ static void*drain(void*_)
     while(recv(b, buf, sizeof buf, 0) > 0);
     return 0;
 }
-static int joined(pthread_t t, int s)
+static int joined(pthread_t t)
 {
     struct timespec ts;
     clock_gettime(CLOCK_REALTIME, &ts);
-    ts.tv_sec += s;
+    ts.tv_sec += HANGS;
     void*r;
     int e = pthread_timedjoin_np(t, &r, &ts);
     return e == 0 && r == PTHREAD_CANCELED;
@@ -58,18 +58,18 @@ int main()
     pthread_create(&t, 0, rd, 0);
     ms(300);
     pthread_cancel(t);
-    printf("recv loop with data flowing cancelled: %d\n", joined(t, 2));
+    printf("recv loop with data flowing cancelled: %d\n", joined(t));
     pthread_create(&d, 0, drain, 0);
     ms(100);
     pthread_cancel(w);
-    printf("send loop cancelled: %d\n", joined(w, 2));
+    printf("send loop cancelled: %d\n", joined(w));
     pthread_create(&w, 0, ew, 0);
     ms(100);
     pthread_cancel(w);
-    printf("epoll_wait loop always ready cancelled: %d\n", joined(w, 2));
+    printf("epoll_wait loop always ready cancelled: %d\n", joined(w));
     pthread_create(&w, 0, pl, 0);
     ms(100);
     pthread_cancel(w);
-    printf("poll loop always ready cancelled: %d\n", joined(w, 2));
+    printf("poll loop always ready cancelled: %d\n", joined(w));
     _exit(0);
 }

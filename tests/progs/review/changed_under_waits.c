@@ -4,6 +4,8 @@
 #include "t.h"
 static int a, b, handled;
 static volatile int caller;
+static volatile double began;
+static int came_late;
 static char large[8 << 20];
 static void count(int s)
 {
@@ -12,6 +14,7 @@ static void count(int s)
 static void *six(void *v)
 {
     char c[6];
+    began = now();
     caller = gettid();
     return (void *)recv(b, c, 6, MSG_WAITALL);
 }
@@ -25,7 +28,7 @@ static void limit(int fd, int option, int milliseconds)
     struct timeval tv = {0, milliseconds * 1000};
     setsockopt(fd, SOL_SOCKET, option, &tv, sizeof tv);
 }
-static long during(void *(*call)(void *), int what)
+static long try(void *(*call)(void *), int what)
 {
     pthread_t t;
     void *r;
@@ -45,6 +48,7 @@ static long during(void *(*call)(void *), int what)
         limit(b, SO_RCVTIMEO, 0);
     if (call == six) {
         send(a, "abc", 3, 0);
+        came_late = what == 3 && now() - began > 0.5;
         ms(what == 3 ? 900 : 400);
         send(a, "def", 3, 0);
     } else {
@@ -58,6 +62,16 @@ static long during(void *(*call)(void *), int what)
     pthread_join(t, &r);
     return (long)r;
 }
+// Again, where the limit of a call may have run out before anything came: this thread got no processor.
+static long during(void *(*call)(void *), int what)
+{
+    for (int tries = 0;; tries++) {
+        long r = try(call, what);
+        if (!came_late || tries == 9)
+            return r;
+        close(a), close(b);
+    }
+}
 static void *worst(void *v)
 {
     double most = 0, end = now() + 2;
@@ -70,14 +84,8 @@ static void *worst(void *v)
     }
     return (void *)(long)(most * 1000);
 }
-int main(void)
+static int limits_are_late(void)
 {
-    printf("nonblock %ld\n", during(six, 0));
-    printf("sent %s", during(all, 0) == sizeof large ? "all" : "a part");
-    printf(", %s\n", during(all, 1) == sizeof large ? "all" : "a part");
-    printf("limit %ld\n", during(six, 2));
-    printf("no limit %ld\n", during(six, 3));
-
     pthread_t t[3];
     long late = 0;
     ready2(&a, &b);
@@ -93,6 +101,21 @@ int main(void)
         pthread_join(t[i], &r);
         late |= (long)r > 1000;
     }
+    close(a), close(b);
+    return late;
+}
+int main(void)
+{
+    printf("nonblock %ld\n", during(six, 0));
+    printf("sent %s", during(all, 0) == sizeof large ? "all" : "a part");
+    printf(", %s\n", during(all, 1) == sizeof large ? "all" : "a part");
+    printf("limit %ld\n", during(six, 2));
+    printf("no limit %ld\n", during(six, 3));
+
+    // A limit that began anew with a byte would be late each time, a thread that got no processor once.
+    int late = 1;
+    for (int tries = 0; late && tries < 5; tries++)
+        late = limits_are_late();
     printf("limits are %s\n", late ? "late" : "kept");
 
     struct sigaction sa = {.sa_handler = count};

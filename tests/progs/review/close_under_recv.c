@@ -2,9 +2,11 @@
 #include "t.h"
 static int a, b;
 static ssize_t got = -2;
+static volatile pid_t caller;
 static void*blocked(void*_)
 {
     char c[8];
+    caller = gettid();
     ssize_t r = recv(a, c, 8, 0);
     got = r < 0 ? -errno : r;
     return 0;
@@ -15,7 +17,7 @@ int main()
     ready2(&a, &b);
     pthread_t t;
     pthread_create(&t, 0, blocked, 0);
-    ms(200);
+    until_it_waits(&caller);
     close(a);
     ms(200);
     char c[8];
@@ -25,7 +27,7 @@ int main()
     printf("peer sends: %zd %s\n", r, r < 0 ? strerror(errno) : "");
     struct timespec ts;
     clock_gettime(CLOCK_REALTIME, &ts);
-    ts.tv_sec += 2;
+    ts.tv_sec += HANGS;
     printf("join %d\n", pthread_timedjoin_np(t, 0, &ts));
     printf("blocked recv over close: %zd\n", got);
     ms(100);

@@ -2,9 +2,11 @@
 #include "t.h"
 /* close() by another thread: blocked send, blocked poll, epoll */
 static int a, b, e;
+static volatile pid_t caller;
 static char big[1 << 20];
 static void*snd(void*_)
 {
+    caller = gettid();
     ssize_t r = send(a, big, 100, MSG_NOSIGNAL);
     printf("blocked send over close: %zd %s\n", r, r < 0 ? strerror(errno) : "");
     return 0;
@@ -12,7 +14,8 @@ static void*snd(void*_)
 static void*pl(void*_)
 {
     struct pollfd p = {a, POLLIN, 0};
-    int r = poll(&p, 1, 2000);
+    caller = gettid();
+    int r = poll(&p, 1, 20000);
     printf("blocked poll over close: %d %x\n", r, p.revents);
     return 0;
 }
@@ -30,7 +33,7 @@ int main()
     }
     fcntl(a, F_SETFL, 0);
     pthread_create(&t, 0, snd, 0);
-    ms(200);
+    until_it_waits(&caller);
     close(a);
     ms(100);
     long n = 0;
@@ -38,7 +41,7 @@ int main()
     fcntl(b, F_SETFL, O_NONBLOCK);
     double s = now();
     int eof = 0;
-    while(now() - s < 2 && !eof) {
+    while(now() - s < HANGS && !eof) {
         r = recv(b, big, sizeof big, 0);
         if(r > 0)n += r;
         else if(r == 0)eof = 1;
@@ -49,13 +52,14 @@ int main()
     }
     struct timespec ts;
     clock_gettime(CLOCK_REALTIME, &ts);
-    ts.tv_sec += 2;
+    ts.tv_sec += HANGS;
     int joined = pthread_timedjoin_np(t, 0, &ts);
     /* Behind the thread's own line, which it writes after the end that we have just read. */
     printf("peer reads to the end: %d\njoin %d\n", eof, joined);
     ready2(&a, &b);
+    caller = 0;
     pthread_create(&t, 0, pl, 0);
-    ms(200);
+    until_it_waits(&caller);
     close(a);
     ms(100);
     r = recv(b, c, 1, MSG_DONTWAIT);
@@ -63,7 +67,7 @@ int main()
     send(b, "x", 1, MSG_NOSIGNAL);
     ms(100);
     clock_gettime(CLOCK_REALTIME, &ts);
-    ts.tv_sec += 3;
+    ts.tv_sec += HANGS;
     printf("join %d\n", pthread_timedjoin_np(t, 0, &ts));
     _exit(0);
 }

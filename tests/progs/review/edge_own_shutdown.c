@@ -34,7 +34,7 @@ static void run(const char*w, void*(*f)(void*), int m, int pre)
     pthread_t t;
     pthread_create(&t, 0, f, 0);
     double s = now();
-    int n = epoll_wait(e, &o, 1, 1500);
+    int n = epoll_wait(e, &o, 1, HANGS * 1000);
     printf("%s mask %x pre %d: epoll %d events %x after %.1f\n", w, m, pre, n, n > 0 ? o.events : 0, now() - s);
     pthread_join(t, 0);
     struct pollfd p = {a, m & 0x2005, 0};

@@ -42,7 +42,7 @@ int main()
     ualarm(0, 0);
     signal(SIGALRM, giveup);
     fprintf(stderr, "# %d jumps\n", jumps);
-    alarm(4);
+    alarm(HANGS);
     printf("send after jumps out of a handler that interrupted send: ");
     fflush(stdout);
     ssize_t r = send(a, "x", 1, 0);

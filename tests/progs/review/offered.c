@@ -98,7 +98,7 @@ int main(void)
 {
     at.sin_family = AF_INET;
     at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    limit_life(50);
+    limit_life(600);
     int s = server(), c = server(), first = dial_at(s), second = dial_at(c);
     ask(first, 'A', KNOWN);
     ask(second, 'A', KNOWN);

@@ -25,7 +25,7 @@ static int answer(int s, int how, int set)
     char at[10];
     struct epoll_event e;
     int p[2], r = -1;
-    alarm(20);
+    rescue();
     for (;;) {
         struct pollfd f = {s, POLLIN, 0};
         fd_set rs;

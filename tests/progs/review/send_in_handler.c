@@ -38,7 +38,8 @@ int main()
     long n = 0;
     struct rlimit rl = {20, 20};
     setrlimit(RLIMIT_CPU, &rl);
-    while(now() - s < 3) {
+    // A busy machine may take longer for so many.
+    while(now() - s < 3 || (inh <= 100 && now() - s < HANGS)) {
         ssize_t r = send(a, big, sizeof big, 0);
         if(r > 0)n += r;
     }

@@ -34,7 +34,7 @@ static void from(const char *what, int in, off_t at, int n)
 int main()
 {
     setvbuf(stdout, 0, _IOLBF, 0);
-    alarm(50);
+    rescue();
     ready2(&a, &b);
     struct timeval limit = {20, 0};
     setsockopt(a, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);

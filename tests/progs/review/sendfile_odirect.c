@@ -13,12 +13,13 @@ int main()
     setvbuf(stdout, 0, _IOLBF, 0);
     ready2(&a, &b);
 // O_DIRECT sendfile
-    int f = open("/var/tmp/rev.odirect", O_RDWR | O_CREAT | O_TRUNC, 0600);
+    char name[] = "/var/tmp/rev.odirect-XXXXXX";
+    int f = mkstemp(name);
     static char blk[1 << 20];
     write(f, blk, sizeof blk);
     close(f);
-    f = open("/var/tmp/rev.odirect", O_RDONLY | O_DIRECT);
-    unlink("/var/tmp/rev.odirect");
+    f = open(name, O_RDONLY | O_DIRECT);
+    unlink(name);
     extern ssize_t sendfile(int, int, off_t*, size_t);
     pthread_t t;
     pthread_create(&t, 0, rd, 0);

@@ -17,7 +17,7 @@ static void*sn(void*_)
 int main(int c, char**v)
 {
     setvbuf(stdout, 0, _IOLBF, 0);
-    alarm(60);
+    rescue();
     int bad = 0, n = c > 1 ? atoi(v[1]) : 400, err = 0;
     static char buf[1 << 16];
     for (int i = 0; i < n; i++) {

@@ -4,7 +4,7 @@
 static int a, b, how;
 static void giveup(int s)
 {
-    write(1, "still inside after 4 s\n", 23);
+    write(1, "still inside after 30 s\n", 24);
     _exit(1);
 }
 static void*sh(void*_)
@@ -22,7 +22,7 @@ int main(int c, char**v)
     signal(SIGALRM, giveup);
     pthread_t t;
     char buf[100];
-    alarm(10);
+    alarm(HANGS);
     ssize_t r;
     ready2(&a, &b);
     int n = 50;
@@ -30,7 +30,7 @@ int main(int c, char**v)
     send(b, "0123456789", 10, 0);
     ms(10);
     pthread_create(&t, 0, sh, 0);
-    alarm(4);
+    alarm(HANGS);
     r = recv(a, buf, 100, 0);
     printf("lowat: %zd\n", r);
     pthread_join(t, 0);
@@ -39,9 +39,9 @@ int main(int c, char**v)
     send(b, "0123456789", 10, 0);
     ms(10);
     pthread_create(&t, 0, sh, 0);
-    alarm(4);
+    alarm(HANGS);
     struct pollfd p = {a, POLLIN, 0};
-    int q = poll(&p, 1, 3000);
+    int q = poll(&p, 1, HANGS * 1000);
     printf("poll lowat: %d %x\n", q, p.revents);
     return 0;
 }

@@ -4,7 +4,7 @@ static int a, b;
 static char big[1 << 20];
 static void giveup(int s)
 {
-    write(1, "still blocked after 5 s\n", 24);
+    write(1, "still blocked after 30 s\n", 25);
     _exit(1);
 }
 static void*sh(void*_)
@@ -31,7 +31,7 @@ int main()
     fcntl(a, F_SETFL, 0);
     pthread_t t;
     pthread_create(&t, 0, sh, 0);
-    alarm(5);
+    alarm(HANGS);
     ssize_t r = send(a, big, 100, 0);
     printf("shutdown(SHUT_WR) by another thread under a blocked send: %zd %s\n", r, r < 0 ? strerror(errno) : "");
     return 0;

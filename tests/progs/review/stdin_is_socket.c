@@ -8,7 +8,7 @@ int main()
     dup2(a, 0);
     send(b, "line one\nline two\n", 18, 0);
     ms(10);
-    alarm(3);
+    alarm(HANGS);
     char c[64] = {0};
     char*r = fgets(c, 64, stdin);
     printf("fgets(stdin) after dup2(socket,0): %s", r ? r : "(none)\n");

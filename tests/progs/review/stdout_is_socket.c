@@ -11,7 +11,7 @@ int main()
     dup2(keep, 1);
     char c[64] = {0};
     struct pollfd p = {b, POLLIN, 0};
-    poll(&p, 1, 1000);
+    poll(&p, 1, HANGS * 1000);
     ssize_t r = recv(b, c, 63, MSG_DONTWAIT);
     printf("printf after dup2(socket,1): peer receives %zd %s\n", r, r < 0 ? strerror(errno) : strtok(c, "\n"));
     fflush(stdout);

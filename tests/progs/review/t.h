@@ -41,6 +41,14 @@ static inline void ms(int n)
 {
     usleep(n * 1000);
 }
+// Seconds after which it hangs what comes at once or never: a thread may get no processor for some of them.
+enum { HANGS = 30 };
+// The last rescue when the harness itself is gone, which waits the longer the busier the machine is.
+static inline void rescue(void)
+{
+    const char *patience = getenv("SHORTWIRE_TEST_PATIENCE");
+    alarm(600 * (patience ? atoi(patience) : 1));
+}
 // Until the thread is in its call and has slept there three times in a row: on a busy machine that may be late.
 static inline void until_it_waits(volatile pid_t *caller)
 {

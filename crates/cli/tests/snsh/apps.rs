@@ -4,8 +4,7 @@ use super::*;
 
 #[test]
 fn an_app_that_fails_stops_alone() {
-    let (_folder, path) = script(
-        r#"local basic = require("apps.basic.basic_apps")
+    let code = r#"local basic = require("apps.basic.basic_apps")
 Bad = {}
 function Bad:new () return setmetatable({ n = 0 }, { __index = Bad }) end
 function Bad:push ()
@@ -25,11 +24,15 @@ config.link(c, "tee.a -> bad.input")
 config.link(c, "tee.b -> sink2.input")
 config.link(c, "bad.output -> sink1.input")
 engine.configure(c)
-engine.main({ duration = 0.2, report = { showlinks = true, showapps = true } })
+engine.main({ duration = SECONDS, report = { showlinks = true, showapps = true } })
 print("script goes on")
-"#,
-    );
-    let output = snsh(&[path.to_str().expect("UTF-8")]);
+"#;
+    let run = |seconds: &str| {
+        let (_folder, path) = script(&code.replace("SECONDS", seconds));
+        snsh(&[path.to_str().expect("UTF-8")])
+    };
+    let go_on = |output: &Output| sent(&stdout(output), "tee.b -> sink2.input") > 10 * 128;
+    let output = longer(0.2, run, go_on);
     let (report, notices) = (stdout(&output), stderr(&output));
     assert_eq!(output.status.code(), Some(1));
     assert!(
@@ -39,7 +42,7 @@ print("script goes on")
     );
     assert_eq!(notices.matches("attempt to index").count(), 1, "{notices}");
     assert_eq!(sent(&report, "bad.output -> sink1.input"), 5 * 128);
-    assert!(sent(&report, "tee.b -> sink2.input") > 10 * 128, "{report}");
+    assert!(go_on(&output), "{report}");
     assert!(
         report.contains("Bad stops")
             && report.contains("script goes on")
@@ -201,13 +204,13 @@ fn what_does_not_change_is_not_touched() {
 #[test]
 fn timers_run_between_breaths_and_can_configure() {
     let code = r#"
-        local n = 0
+        local n, once, enough = 0, false, require("core.lib").timeout(20)
         timer.activate(timer.new("often", function () n = n + 1 end, 1e6, "repeating"))
         local late = timer.new("never", function () print("never") end, 1e6)
         timer.activate(late)
         timer.cancel(late)
-        timer.activate(timer.new("once", function () engine.configure(config.new()) print("once") end, 5e6))
-        engine.main({ duration = 0.1, no_report = true })
+        timer.activate(timer.new("once", function () engine.configure(config.new()) print("once") once = true end, 5e6))
+        engine.main({ done = function () return n > 5 and once or enough() end, no_report = true })
         print(n > 5, pcall(engine.main, { duration = 0.01, no_report = true }))"#;
     assert_eq!(prints(code), "once\ntrue\ttrue\n");
     let busy = r#"

@@ -4,7 +4,8 @@ use super::*;
 
 #[test]
 fn fragments_are_cut_and_joined() {
-    let output = snsh(&[&example("fragments.lua"), "0.3"]);
+    let run = |seconds: &str| snsh(&[&example("fragments.lua"), seconds]);
+    let output = longer(0.3, run, |output| sent(&stdout(output), "join.output -> sink.input") > 0);
     let text = stdout(&output);
     assert!(output.status.success(), "{text}{}", stderr(&output));
     // Three pieces of each datagram, and one datagram again.
@@ -42,11 +43,13 @@ fn flows_are_spread() {
 fn flows_are_told() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let told = folder.path().join("told.pcap").to_str().expect("UTF-8").to_string();
-    let output = snsh(&[&example("flows.lua"), &flows(folder.path()), &told, "1"]);
-    let text = stdout(&output);
-    assert!(output.status.success(), "{text}{}", stderr(&output));
+    let flows = flows(folder.path());
+    let run = |seconds: &str| snsh(&[&example("flows.lua"), &flows, &told, seconds]);
     // Templates, and records of 47 bytes, 25 in a message.
-    assert!(sent(&text, "flows.export -> writer.input") >= 4, "{text}");
+    let are_told = |output: &Output| sent(&stdout(output), "flows.export -> writer.input") >= 4;
+    let output = longer(1.0, run, are_told);
+    let text = stdout(&output);
+    assert!(output.status.success() && are_told(&output), "{text}{}", stderr(&output));
 }
 
 #[test]

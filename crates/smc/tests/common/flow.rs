@@ -13,8 +13,10 @@ use smc::conn::{Got, Sent};
 use super::End;
 use super::wait::{MOST, Port, Sizes, part, pattern};
 
-/// Longest time without any progress of a direction.
-const STALL: Duration = Duration::from_secs(4);
+/// Most looks of the watchdog without any progress of a direction, and the time between two: it looks
+/// the less where the program gets no processor.
+const STALL: u32 = 200;
+const LOOK: Duration = Duration::from_millis(20);
 
 /// One direction's progress, which a watchdog looks at.
 pub struct Flow {
@@ -143,14 +145,17 @@ pub fn watched(name: &str, pairs: &[(End, End)], work: impl FnOnce(&[Flow], Inst
         let stop = over.clone();
         let flows = &flows;
         s.spawn(move || {
-            let mut last: Vec<(u64, Instant)> = flows.iter().map(|_| (0, Instant::now())).collect();
+            let mut last: Vec<(u64, u32)> = flows.iter().map(|_| (0, 0)).collect();
             while !stop.load(SeqCst) {
-                thread::sleep(Duration::from_millis(20));
+                thread::sleep(LOOK);
                 for (i, f) in flows.iter().enumerate() {
                     let now = f.sent.load(Relaxed) + f.got.load(Relaxed);
                     if now != last[i].0 || f.done.load(SeqCst) {
-                        last[i] = (now, Instant::now());
-                    } else if last[i].1.elapsed() > STALL {
+                        last[i] = (now, 0);
+                        continue;
+                    }
+                    last[i].1 += 1;
+                    if last[i].1 > STALL {
                         let _ = writeln!(
                             stderr(),
                             "{name}: flow {i} stalls at {} sent, {} received",

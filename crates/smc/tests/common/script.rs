@@ -197,7 +197,7 @@ fn run(
 /// seems to be a difference.
 pub fn compare(script: &Script, pre: [usize; 2], which: Switched) -> Result<(), String> {
     let mut said = String::new();
-    for pause in [0, 200, 5000].map(Duration::from_micros) {
+    for pause in [0, 200, 5000, 100_000].map(Duration::from_micros) {
         let (want, got) = (run(script, pre, None, pause), run(script, pre, Some(which), pause));
         if want == got {
             return Ok(());
