@@ -99,6 +99,7 @@ programs! {
     cancelled_loops = "cancel" DEFAULT AT_ONCE ISM;
     cancelled_loops_that_never_sleep = "cancel_busy" DEFAULT AT_ONCE ISM;
     peers_that_are_killed = "killed_peer" DEFAULT AT_ONCE ISM;
+    a_connection_that_is_added_beside_a_sleeper = "added_beside_a_sleeper" DEFAULT AT_ONCE ISM;
     ends_that_write_before_they_read = "fills_first" SMALL SMALL_ISM;
     buffers_that_programs_bound = "buffers" DEFAULT AT_ONCE ISM;
     pieces_under_a_cork = "corked" DEFAULT AT_ONCE ISM;

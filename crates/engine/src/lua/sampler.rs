@@ -1,5 +1,6 @@
-//! Where the time goes: a thread that looks at what LuaJIT is doing, about a thousand times a
-//! second.
+//! Where the processor's time goes: a thread that looks at what LuaJIT is doing, about a thousand
+//! times a second, if the thread of LuaJIT has run since. One that waits for a processor stands where
+//! it was put off, and would make that place look costly.
 //!
 //! Traces store their number when they are entered, so that nothing needs to be added to what is
 //! measured.
@@ -56,9 +57,10 @@ impl Sampler {
         let state = vmstate(lua)?;
         let (counts, stop) = (Counts::default(), Arc::new(AtomicBool::new(false)));
         let (theirs, ended) = (counts.clone(), stop.clone());
+        let clock = own_clock();
         let thread = std::thread::Builder::new()
             .name("sampler".into())
-            .spawn(move || watch(&state, &theirs, &ended))?;
+            .spawn(move || watch(&state, clock, &theirs, &ended))?;
         Ok(Self { counts, stop, thread: Some(thread) })
     }
 
@@ -68,12 +70,34 @@ impl Sampler {
     }
 }
 
-fn watch(state: &State, counts: &Counts, stop: &AtomicBool) {
+/// The clock of the calling thread's time on a processor, for other threads to read; None if it has
+/// none.
+fn own_clock() -> Option<libc::clockid_t> {
+    let mut clock = 0;
+    // SAFETY: of a living thread, its own; the result is written on success.
+    let failed = unsafe { libc::pthread_getcpuclockid(libc::pthread_self(), &raw mut clock) };
+    (failed == 0).then_some(clock)
+}
+
+/// What a clock says; None once its thread has ended.
+fn read(clock: libc::clockid_t) -> Option<(i64, i64)> {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `now` is live.
+    let failed = unsafe { libc::clock_gettime(clock, &raw mut now) };
+    (failed == 0).then_some((now.tv_sec, now.tv_nsec))
+}
+
+fn watch(state: &State, clock: Option<libc::clockid_t>, counts: &Counts, stop: &AtomicBool) {
     let mut turn = 1_u32;
+    let mut before = None;
     while !stop.load(Ordering::Relaxed) {
         // Uneven, so that a loop with a rhythm of its own is not always seen at the same place.
         turn = turn.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         std::thread::sleep(Duration::from_micros(600 + u64::from(turn >> 22)));
+        let ran = clock.and_then(read);
+        if ran.is_some() && std::mem::replace(&mut before, ran) == ran {
+            continue;
+        }
         // SAFETY: the interpreter outlives this thread, see `Sampler::drop`.
         let now = unsafe { &*state.0 }.load(Ordering::Relaxed);
         if let Ok(mut counts) = counts.lock() {

@@ -167,7 +167,9 @@ fn add(
         };
         if let Some((i, e)) = entry {
             s.underway.begin(i);
-            tag_oneshot(s, i, e, &mut theirs);
+            // What is off TCP too: until it is hooked, a thread that sleeps on the set would be told of
+            // doorbells, which the application has never been sent.
+            tag_if(c.needs_us() || is_oneshot(&ev), s, i, e, &mut theirs);
         }
         (known, entry)
     };
@@ -195,6 +197,7 @@ fn add(
             && fds::names(fd, conn)
             && c.identity.gen_.load(Acquire) == generation
             && (!c.needs_us() || hook_new(set_index, s, note))
+            && (theirs.u64 == ev.u64 || untag(set_index, s, note))
     });
     if !is_noted {
         known.or(entry).inspect(|note| withdraw(*note, set_index));
@@ -228,8 +231,13 @@ fn withdraw((i, e): (u32, &Entry), set_index: u32) {
 
 /// What is disabled by its event is tagged from the beginning: else nobody could tell, when the
 /// connection leaves TCP, whether it was.
-fn tag_oneshot(s: &Set, index: u32, e: &Entry, ev: &mut epoll_event) {
-    if ev.events & libc::EPOLLONESHOT as u32 != 0 {
+fn is_oneshot(ev: &epoll_event) -> bool {
+    ev.events & libc::EPOLLONESHOT as u32 != 0
+}
+
+/// Puts our name for a registration in the place of the application's data, on a condition.
+fn tag_if(condition: bool, s: &Set, index: u32, e: &Entry, ev: &mut epoll_event) {
+    if condition {
         s.tagged.store(true, Relaxed);
         ev.u64 = e.tag(index);
     }
@@ -273,7 +281,7 @@ fn modify(
         // Under the lock, so that the event of the new registration is not taken for one of the
         // old.
         let mut theirs = ev;
-        tag_oneshot(s, i, e, &mut theirs);
+        tag_if(is_oneshot(&ev), s, i, e, &mut theirs);
         let r = kernel(&mut theirs);
         if r >= 0 {
             (st.events, st.data, st.enabled) = (ev.events, ev.u64, true);
@@ -360,6 +368,15 @@ fn refused(note: Option<(u32, &Entry)>, set_index: u32, s: &'static Set, conn: u
 #[inline(never)]
 fn hook_new(set_index: u32, s: &'static Set, (i, e): (u32, &Entry)) -> bool {
     tables().is_some_and(|_tables| e.is_in(set_index) && hook(set_index, s, i))
+}
+
+/// A registration was tagged because its connection was off TCP, which may be back there by now.
+#[cold]
+#[inline(never)]
+fn untag(set_index: u32, s: &'static Set, (i, e): (u32, &Entry)) -> bool {
+    tables().is_some_and(|_tables| {
+        e.is_in(set_index) && held(set_index, s).is_some_and(|mut h| h.untag(i))
+    })
 }
 
 #[cold]

@@ -203,6 +203,18 @@ impl Held {
         is_theirs
     }
 
+    /// Gives a registration that has our tag in the kernel, and is not hooked, the application's data
+    /// back: who takes the set over in an exec knows nothing of tags. False when that is not possible.
+    pub fn untag(&mut self, index: u32) -> bool {
+        let s = self.set;
+        let Some((e, st)) = self.state(index) else { return true };
+        if st.hooked || st.is(libc::EPOLLONESHOT) {
+            return true;
+        }
+        let theirs = epoll_event { events: st.events, u64: st.data };
+        e.is_named() && s.control(libc::EPOLL_CTL_MOD, e.fd(), theirs) >= 0
+    }
+
     /// Wakes a sleeper of the set: changing a registration of a writable socket fires its edge.
     /// `index` or, if its number is closed, any other one will do.
     pub fn kick(&mut self, index: u32) {
