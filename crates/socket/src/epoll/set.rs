@@ -316,7 +316,7 @@ impl Set {
     }
 
     /// epoll_ctl on the kernel's set.
-    fn control(&self, op: i32, fd: i32, ev: epoll_event) -> isize {
+    pub fn control(&self, op: i32, fd: i32, ev: epoll_event) -> isize {
         sys::epoll_ctl(self.epfd.load(Relaxed), op, fd, &ev)
     }
 }
