@@ -207,8 +207,9 @@ impl Conn {
         match end.saturating_sub(sys::now_ns()) {
             0 if !ends => {
                 patience.stuck.store(1, Relaxed);
-                // SYNC: stuck. Behind the connection's own word; pairs with `take_stuck`.
-                STUCK.store(true, Release);
+                // SYNC: stuck. Behind the connection's own word; pairs with `take_stuck`. By an exchange,
+                // so that who takes the mark sees the words of all who have set it, not of the last one.
+                STUCK.swap(true, AcqRel);
                 Some(AT_ONCE_NS)
             }
             0 => {
