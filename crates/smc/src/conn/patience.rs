@@ -20,12 +20,11 @@ use shm::cursor::CURSOR_MASK;
 /// About what TCP's buffers take over loopback from a writer whose peer reads nothing: a ring of
 /// that size is never in the way.
 const TCP_TAKES: u32 = 4 << 20;
-/// How long a full ring may stay unread before the connection is stuck. A peer that is merely put
-/// off by a busy machine must not lose its ring.
-const STUCK_NS: u64 = 1_000_000_000;
-/// The same where it is probable that nobody will read: the ring of the other direction is full as
-/// well, or both ends are in one process, perhaps in the very thread that waits.
-const SOON_STUCK_NS: u64 = 100_000_000;
+/// How long a full ring may stay unread before the connection is stuck. Programs fill a connection
+/// to see what a full one does, and a peer that is merely put off for seconds must not lose its ring.
+const STUCK_NS: u64 = 5_000_000_000;
+/// The same where the ring of the other direction is full as well: two that write, and nobody reads.
+const BOTH_STUCK_NS: u64 = 100_000_000;
 /// A wait that has found its connection stuck has it taken back in front of its next sleep.
 const AT_ONCE_NS: u64 = 1_000_000;
 
@@ -115,11 +114,6 @@ impl Conn {
         self.my().cons.load(Relaxed) & CURSOR_MASK
     }
 
-    /// Whether the other end is in this process, too.
-    fn is_in_one_process(&self) -> bool {
-        self.identity.peer_pid.load(Relaxed) == self.identity.pid.load(Relaxed)
-    }
-
     /// Two threads may do so at the same time, and then mean the same.
     fn count_from_now(&self) {
         let read = self.read_there();
@@ -193,7 +187,7 @@ impl Conn {
         let ends = limit != 0;
         let limit = match limit {
             0 if !self.may_be_stuck() => return None,
-            0 if self.is_full_here() || self.is_in_one_process() => SOON_STUCK_NS,
+            0 if self.is_full_here() => BOTH_STUCK_NS,
             0 => STUCK_NS,
             ms => u64::from(ms) * 1_000_000,
         };
