@@ -42,17 +42,24 @@ pub fn redis_benchmark(c: &Case, devices: &str) -> Result<Watch, Skip> {
         ["--port", &number, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir"];
     let mut server = c.serve("redis-server", port, prefer(devices, &redis).args(args).arg(c.dir()));
     let watch = c.watch(&[port]);
-    let args = ["-p", &number, "--csv", "-n", "20000", "-t", "get,set,lpush,lrange_300"];
+    let args = ["-p", &number, "-n", "20000", "-t", REDIS_KINDS];
     watch.during(4, |_| {
-        let mut benchmark = c.start("redis-benchmark", prefer(devices, &benchmark).args(args));
-        let said = benchmark.success(secs(100));
-        let rates: Vec<f64> =
-            said.lines().filter_map(|line| line.split('"').nth(3)?.parse().ok()).collect();
-        assert!(!rates.is_empty() && rates.iter().all(|&rate| rate > 0.0), "{said}");
+        expect_rates(c, prefer(devices, &benchmark).args(args));
         Ok(())
     })?;
     server.stop();
     Ok(watch)
+}
+
+/// Kinds of requests for redis-benchmark, with short and long answers.
+pub const REDIS_KINDS: &str = "get,set,lpush,lrange_300";
+
+/// A run of redis-benchmark, which must tell a rate above 0 for each kind of request.
+pub fn expect_rates(c: &Case, benchmark: &mut Command) {
+    let said = c.start("redis-benchmark", benchmark.arg("--csv")).success(secs(100));
+    let rates: Vec<f64> =
+        said.lines().filter_map(|line| line.split('"').nth(3)?.parse().ok()).collect();
+    assert!(!rates.is_empty() && rates.iter().all(|&rate| rate > 0.0), "{said}");
 }
 
 /// A file of 1 GiB below the case's directory, `files/big`. Each page begins with the number of its

@@ -75,6 +75,18 @@ under() {
 	alone ${UNDER:-} "$@"
 }
 
+# vtc FILE [OPTION...]: a file of Varnish's test program, with these options. By xargs, so with TMPDIR and ROOT exported.
+vtc() {
+	local file=$1 status=0 out=$TMPDIR/${1//\//_}.out
+	shift
+	${UNDER:-} timeout -k 5 90 "$ROOT/usr/bin/varnishtest" -t 60 "$@" "$file" </dev/null >"$out" 2>&1 || status=$?
+	case $status in
+	0) echo "ok $file" ;;
+	77) echo "skip $file" ;;
+	*) echo "not ok $file" && cat "$out" >&2 ;;
+	esac
+}
+
 # The results of TAP: the number goes, the description stays.
 tap() {
 	sed -nE 's/^ok [0-9]+ - .*# SKIP.*//; s/^(not ok|ok) [0-9]+ -? ?(.*)$/\1 \2/p'

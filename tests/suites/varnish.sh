@@ -30,21 +30,11 @@ fetch() {
 	chmod +x "$SUITES/varnish"/*
 }
 
-one() {
-	local status=0
-	${UNDER:-} timeout -k 5 90 "$ROOT/usr/bin/varnishtest" -t 60 "$1" </dev/null >"$TMPDIR/$1.out" 2>&1 || status=$?
-	case $status in
-	0) echo "ok $1" ;;
-	77) echo "skip $1" ;;
-	*) echo "not ok $1" && cat "$TMPDIR/$1.out" >&2 ;;
-	esac
-}
-
 # Backends, the cache, ESI and compression: with all the others it would take a quarter of an hour.
 run() {
 	local lib=$ROOT/usr/lib/x86_64-linux-gnu
-	export -f one
+	export -f vtc
 	export ROOT UNDER TMPDIR=$PWD LD_LIBRARY_PATH=$lib:$lib/varnish PATH=$SUITES/varnish:$ROOT/usr/bin:$PATH
 	cd "$SRC/varnish/bin/varnishtest/tests" || return
-	printf '%s\n' [bceg]*.vtc | alone xargs -P 4 -I FILE bash -c 'one FILE'
+	printf '%s\n' [bceg]*.vtc | alone xargs -P 4 -I FILE bash -c 'vtc FILE'
 }

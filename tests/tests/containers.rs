@@ -9,7 +9,7 @@ use std::thread::sleep;
 use std::time::{Duration, SystemTime};
 
 use system_tests::container::Pair;
-use system_tests::device::{expect_fetched, gibibyte, nginx_conf};
+use system_tests::device::{REDIS_KINDS, expect_fetched, expect_rates, gibibyte, nginx_conf};
 use system_tests::{
     Case, Connection, Deadline, Proc, Side, Skip, Watch, case, connections, millis, need, secs,
 };
@@ -273,21 +273,8 @@ fn redis(c: &Case, pair: &Pair, dir: &Path) -> Result<Watch, Skip> {
     pair.server.wait_listening(&mut server, PORT + 2);
     let watch = c.watch(&[PORT + 2]);
     let mut command = pair.client.command(Side::Run, Some(dir), &need("redis-benchmark")?);
-    command.args([
-        "-h",
-        pair.address,
-        "-p",
-        &port,
-        "--csv",
-        "-n",
-        "50000",
-        "-t",
-        "get,set,lpush,lrange_300",
-    ]);
-    let said = c.start("redis-benchmark", &mut command).success(secs(90));
-    let rates: Vec<f64> =
-        said.lines().filter_map(|line| line.split('"').nth(3)?.parse().ok()).collect();
-    assert!(rates.len() >= 4 && rates.iter().all(|&rate| rate > 0.0), "{said}");
+    let args = ["-h", pair.address, "-p", &port, "-n", "50000", "-t", REDIS_KINDS];
+    expect_rates(c, command.args(args));
     Ok(watch)
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use system_tests::container::{Container, Pair};
-use system_tests::device::{expect_fetched, gibibyte, nginx_conf};
+use system_tests::device::{REDIS_KINDS, expect_fetched, expect_rates, gibibyte, nginx_conf};
 use system_tests::{
     Case, Connection, Deadline, Proc, Side, Skip, Watch, case, connections, millis, need, secs,
     shortwire,
@@ -172,22 +172,8 @@ fn redis(c: &Case, at: &Machines) -> Result<(), Skip> {
     at.pair.server.wait_listening(&mut server, PORT + 2);
     let watch = c.watch(&[PORT + 2]);
     for tries in 1.. {
-        let mut command = at.client(&need("redis-benchmark")?);
-        command.args([
-            "-h",
-            at.pair.address,
-            "-p",
-            &port,
-            "--csv",
-            "-n",
-            "50000",
-            "-t",
-            "get,set,lpush,lrange_300",
-        ]);
-        let said = c.start("redis-benchmark", &mut command).success(secs(90));
-        let rates: Vec<f64> =
-            said.lines().filter_map(|line| line.split('"').nth(3)?.parse().ok()).collect();
-        assert!(rates.len() >= 4 && rates.iter().all(|&rate| rate > 0.0), "{said}");
+        let args = ["-h", at.pair.address, "-p", &port, "-n", "50000", "-t", REDIS_KINDS];
+        expect_rates(c, at.client(&need("redis-benchmark")?).args(args));
         if watch.has_smcd(50) || tries == TRIES {
             break;
         }

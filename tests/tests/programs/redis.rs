@@ -1,3 +1,4 @@
+use system_tests::device::expect_rates;
 use system_tests::stream::bytes;
 use system_tests::{Case, Deadline, Ports, Proc, Side, Skip, case, need, patience, secs};
 
@@ -64,17 +65,8 @@ fn benchmark(name: &str, ports: Ports, server_args: &[&str], count: u32, args: &
         let mut redis = server(c, port, server_args)?;
         until_seen(c, &[port], 50, |times| {
             let count = (count / patience() * times).to_string();
-            let said = c.client(
-                "redis-benchmark",
-                Side::Run,
-                &benchmark,
-                &[&["-p", &number, "--csv", "-n", &count], args].concat(),
-            );
-            let rates = said
-                .lines()
-                .filter_map(|line| line.split('"').nth(3)?.parse::<f64>().ok())
-                .collect::<Vec<_>>();
-            assert!(!rates.is_empty() && rates.iter().all(|&rate| rate > 0.0), "{said}");
+            let mut command = Side::Run.command(&benchmark);
+            expect_rates(c, command.args(["-p", &number, "-n", &count]).args(args));
         });
         redis.stop();
         Ok(())

@@ -94,6 +94,7 @@ fn watch(state: &State, clock: Option<libc::clockid_t>, counts: &Counts, stop: &
         // Uneven, so that a loop with a rhythm of its own is not always seen at the same place.
         turn = turn.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         std::thread::sleep(Duration::from_micros(600 + u64::from(turn >> 22)));
+        // The same time on a processor as before: it was put off, or sleeps.
         let ran = clock.and_then(read);
         if ran.is_some() && std::mem::replace(&mut before, ran) == ran {
             continue;

@@ -148,7 +148,7 @@ impl Conn {
     /// Whether it is stuck, once.
     pub fn take_stuck(&self) -> bool {
         let stuck = &self.tx.patience.stuck;
-        stuck.load(Relaxed) != 0 && stuck.swap(0, AcqRel) != 0
+        stuck.load(Relaxed) != 0 && stuck.swap(0, Relaxed) != 0
     }
 
     /// Whether the peer may be waiting for room in our ring.

@@ -202,8 +202,8 @@ fn add(
     if !is_noted {
         known.or(entry).inspect(|note| withdraw(*note, set_index));
         if theirs.u64 != ev.u64 {
-            // It would tell of nothing by a name that is nobody's. Where the number is closed there is
-            // nothing to change.
+            // With a tag whose note is gone no event of it would be told. Where another thread has closed
+            // the number there is nothing to change.
             s.control(libc::EPOLL_CTL_MOD, fd, ev);
         }
         drop(turn);
