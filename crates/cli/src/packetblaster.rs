@@ -255,7 +255,7 @@ impl Plan {
             port.step(monotonic());
             port.received().discard();
         }
-        let received = port.received().stats().rxpackets;
+        let received = port.received().received();
         port.close()?;
         Ok(Done { sent, received, seconds })
     }
@@ -285,7 +285,7 @@ impl Receiver {
                 if port.received().discard() == 0 {
                     std::thread::sleep(Duration::from_micros(20));
                 }
-                counted.store(port.received().stats().rxpackets, Ordering::Relaxed);
+                counted.store(port.received().received(), Ordering::Relaxed);
             }
             port.close()
         };

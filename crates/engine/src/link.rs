@@ -1,7 +1,7 @@
 //! A link: the bounded queue between an output and an input of two apps of one thread.
 //!
 //! A full link drops and counts; there is no back pressure but [`Link::room`]. Whole batches are
-//! moved at once, and the counters change once per batch. A link that was emptied starts again at
+//! moved at once. A link that was emptied starts again at
 //! its first place, so that a link whose reader keeps up stays within a few lines of the
 //! first-level cache.
 //!
@@ -19,6 +19,8 @@ use crate::pool;
 /// Packets that a link holds.
 pub const CAPACITY: usize = 1024;
 const MASK: u32 = CAPACITY as u32 - 1;
+/// From here on the cursors of a link that is never emptied go back.
+const FAR: u32 = 1 << 30;
 
 /// What passed a link. `tx` is what was sent into it, `rx` what was taken out.
 #[repr(C)]
@@ -40,16 +42,22 @@ pub struct LinkStats {
 ///
 /// ```c
 /// struct link {
-///     uint32_t read, write;    // free-running; the place is the low ten bits; both 0 whenever the link was emptied
-///     uint64_t txpackets, txbytes, txdrop, rxpackets, rxbytes;
+///     uint32_t read, write;    // the place is the low ten bits; both 0 whenever the link was emptied
+///     uint64_t before;         // packets that were sent and received before the cursors last went back
+///     uint64_t txbytes, txdrop;
 ///     struct packet *ring;     // 1024 places
 /// };
 /// ```
+///
+/// Packets are counted by the cursors, and bytes that were taken out are those that were sent
+/// without those that wait: so nothing is counted twice where each packet passes by itself.
 #[repr(C)]
 pub struct Link {
     read: Cell<u32>,
     write: Cell<u32>,
-    stats: Cell<LinkStats>,
+    before: Cell<u64>,
+    txbytes: Cell<u64>,
+    txdrop: Cell<u64>,
     ring: Box<[Cell<MaybeUninit<Packet>>; CAPACITY]>,
 }
 
@@ -64,7 +72,14 @@ impl Link {
     pub fn new() -> Self {
         let ring = (0..CAPACITY).map(|_| Cell::new(MaybeUninit::uninit())).collect::<Box<[_]>>();
         let Ok(ring) = ring.try_into() else { unreachable!("collected from CAPACITY places") };
-        Self { read: Cell::new(0), write: Cell::new(0), stats: Cell::default(), ring }
+        Self {
+            read: Cell::new(0),
+            write: Cell::new(0),
+            before: Cell::new(0),
+            txbytes: Cell::new(0),
+            txdrop: Cell::new(0),
+            ring,
+        }
     }
 
     /// Packets waiting.
@@ -91,25 +106,47 @@ impl Link {
         self.room() == 0
     }
 
-    /// What went through it since it was made.
-    #[inline]
+    /// What went through it since it was made. Looks at each packet that waits.
     pub fn stats(&self) -> LinkStats {
-        self.stats.get()
+        let (first, rest) = self.spans(self.read.get(), self.length());
+        let txbytes = self.txbytes.get();
+        LinkStats {
+            txpackets: self.sent(),
+            txbytes,
+            txdrop: self.dropped(),
+            rxpackets: self.received(),
+            // A script may have changed the length of one that waits.
+            rxbytes: txbytes.saturating_sub(self.bytes_waiting(first, rest)),
+        }
+    }
+
+    /// Packets that were put in.
+    #[inline]
+    pub fn sent(&self) -> u64 {
+        self.before.get() + u64::from(self.write.get())
+    }
+
+    /// Packets that were taken out.
+    #[inline]
+    pub fn received(&self) -> u64 {
+        self.before.get() + u64::from(self.read.get())
+    }
+
+    /// Packets that found it full.
+    #[inline]
+    pub fn dropped(&self) -> u64 {
+        self.txdrop.get()
     }
 
     /// Sends one packet. A batch costs less per packet: [`Self::transmit_batch`].
     #[inline]
     pub fn transmit(&self, packet: Packet) {
-        let mut stats = self.stats.get();
         if self.is_full() {
-            stats.txdrop += 1;
-        } else {
-            stats.txpackets += 1;
-            stats.txbytes += packet.length() as u64;
-            self.ring[(self.write.get() & MASK) as usize].set(MaybeUninit::new(packet));
-            self.write.set(self.write.get().wrapping_add(1));
+            return self.drop_more(1);
         }
-        self.stats.set(stats);
+        let bytes = packet.length() as u64;
+        self.ring[(self.write.get() & MASK) as usize].set(MaybeUninit::new(packet));
+        self.wrote(1, bytes);
     }
 
     /// Takes the packet that waits longest.
@@ -121,7 +158,7 @@ impl Link {
         let place = &self.ring[(self.read.get() & MASK) as usize];
         // SAFETY: between the cursors are packets; the cursor moves on below.
         let packet = unsafe { place.replace(MaybeUninit::uninit()).assume_init() };
-        self.consumed(1, packet.length() as u64);
+        self.consumed(1);
         Some(packet)
     }
 
@@ -183,12 +220,11 @@ impl Link {
     #[inline(always)]
     pub(crate) fn drain(&self, count: usize, mut take: impl FnMut(*const Packet, usize)) {
         let (first, rest) = self.spans(self.read.get(), count);
-        let bytes = if count == self.length() { 0 } else { self.bytes_waiting(first, rest) };
         take(self.place(self.read.get()), first);
         if rest != 0 {
             take(self.place(0), rest);
         }
-        self.consumed(count, bytes);
+        self.consumed(count);
     }
 
     /// Shows the last `count` of the waiting packets, or all. `see` must not touch this link.
@@ -246,8 +282,7 @@ impl Link {
             done
         });
         let done = done.unwrap_or(0);
-        self.write.set(self.write.get().wrapping_add(done as u32));
-        self.sent(done, done as u64 * original.length() as u64);
+        self.wrote(done, done as u64 * original.length() as u64);
         done
     }
 
@@ -275,17 +310,14 @@ impl Link {
             done
         });
         let done = done.unwrap_or(0);
-        self.write.set(self.write.get().wrapping_add(done as u32));
-        self.sent(done, bytes);
-        self.dropped(originals.len() - done);
+        self.wrote(done, bytes);
+        self.drop_more(originals.len() - done);
         done
     }
 
     #[inline]
-    fn dropped(&self, packets: usize) {
-        let mut stats = self.stats.get();
-        stats.txdrop += packets as u64;
-        self.stats.set(stats);
+    fn drop_more(&self, packets: usize) {
+        self.txdrop.set(self.txdrop.get() + packets as u64);
     }
 
     /// Takes `count` packets over; those without a place are freed and counted.
@@ -302,13 +334,12 @@ impl Link {
         unsafe { self.place(self.write.get()).cast_mut().copy_from_nonoverlapping(packets, first) };
         // SAFETY: as above, from the start of the ring on.
         unsafe { self.place(0).cast_mut().copy_from_nonoverlapping(packets.add(first), rest) };
-        self.write.set(self.write.get().wrapping_add(fitting as u32));
         let mut bytes = 0;
         for i in 0..fitting {
             // SAFETY: still readable; only the length is looked at.
             bytes += unsafe { &*packets.add(i) }.length() as u64;
         }
-        self.sent(fitting, bytes);
+        self.wrote(fitting, bytes);
         if fitting < count {
             // SAFETY: the packets that found no place.
             unsafe { self.overflow(packets.add(fitting), count - fitting) };
@@ -321,34 +352,38 @@ impl Link {
     unsafe fn overflow(&self, packets: *const Packet, count: usize) {
         // SAFETY: the caller's.
         unsafe { free_all(packets, count) };
-        self.dropped(count);
+        self.drop_more(count);
     }
 
+    /// Moves the write cursor over packets that were put into free places.
     #[inline(always)]
-    fn sent(&self, packets: usize, bytes: u64) {
-        let mut stats = self.stats.get();
-        stats.txpackets += packets as u64;
-        stats.txbytes += bytes;
-        self.stats.set(stats);
+    fn wrote(&self, packets: usize, bytes: u64) {
+        self.write.set(self.write.get() + packets as u32);
+        self.txbytes.set(self.txbytes.get() + bytes);
     }
 
-    /// Moves the read cursor. `bytes` is ignored if the link is empty now: then all that was sent
-    /// was received.
+    /// Moves the read cursor.
     #[inline(always)]
-    fn consumed(&self, packets: usize, bytes: u64) {
-        let mut stats = self.stats.get();
-        let read = self.read.get().wrapping_add(packets as u32);
+    fn consumed(&self, packets: usize) {
+        let read = self.read.get() + packets as u32;
         if read == self.write.get() {
+            self.before.set(self.before.get() + u64::from(read));
             self.read.set(0);
             self.write.set(0);
-            stats.rxpackets = stats.txpackets;
-            stats.rxbytes = stats.txbytes;
-        } else {
+        } else if read < FAR {
             self.read.set(read);
-            stats.rxpackets += packets as u64;
-            stats.rxbytes += bytes;
+        } else {
+            self.go_back(read);
         }
-        self.stats.set(stats);
+    }
+
+    /// Both cursors go back by a whole number of rings: one that is never emptied would run over.
+    #[cold]
+    fn go_back(&self, read: u32) {
+        let rings = read & !MASK;
+        self.before.set(self.before.get() + u64::from(rings));
+        self.read.set(read - rings);
+        self.write.set(self.write.get() - rings);
     }
 
     #[inline(always)]
@@ -378,8 +413,37 @@ impl Drop for Link {
 }
 
 const _: () = assert!(
-    size_of::<Link>() == 56
+    size_of::<Link>() == 40
         && std::mem::offset_of!(Link, write) == 4
-        && std::mem::offset_of!(Link, stats) == 8
-        && std::mem::offset_of!(Link, ring) == 48
+        && std::mem::offset_of!(Link, before) == 8
+        && std::mem::offset_of!(Link, txbytes) == 16
+        && std::mem::offset_of!(Link, txdrop) == 24
+        && std::mem::offset_of!(Link, ring) == 32
 );
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cursors_of_a_link_that_is_never_emptied_go_back() {
+        let link = Link::new();
+        let packet = || Packet::from_slice(&[0; 60]).unwrap();
+        // As if so many had passed.
+        link.read.set(FAR - CAPACITY as u32);
+        link.write.set(FAR - CAPACITY as u32);
+        link.before.set(7);
+        link.txbytes.set(60 * link.sent());
+        link.transmit(packet());
+        for _ in 0..2 * CAPACITY {
+            link.transmit(packet());
+            assert_eq!(link.receive().map(|packet| packet.length()), Some(60));
+            assert!(link.length() == 1 && link.read.get() <= FAR);
+        }
+        let sent = 7 + u64::from(FAR) + CAPACITY as u64 + 1;
+        let stats = link.stats();
+        assert_eq!((stats.txpackets, stats.rxpackets, stats.txdrop), (sent, sent - 1, 0));
+        assert_eq!(stats.txbytes - stats.rxbytes, 60);
+        assert!(link.read.get() < 2 * CAPACITY as u32);
+    }
+}

@@ -78,7 +78,7 @@ impl Port {
 
     /// Packets that the port took.
     pub fn sent(&self) -> u64 {
-        self.input.stats().rxpackets - self.dropped()
+        self.input.received() - self.dropped()
     }
 
     /// Packets that still wait to be sent.

@@ -105,7 +105,7 @@ impl Watch {
 
 impl Capture {
     fn take(&mut self, now: u64) {
-        let sent = self.link.stats().txpackets;
+        let sent = self.link.sent();
         let new = usize::try_from(sent - self.seen).unwrap_or(usize::MAX);
         self.seen = sent;
         // An app that is linked to itself may have taken some again.
@@ -158,7 +158,7 @@ impl Engine {
                 };
                 let Some((peer, mut ring)) = memory(peer) else { return };
                 if peer.grant(&mut ring).is_ok() {
-                    let seen = link.stats().txpackets;
+                    let seen = link.sent();
                     self.watch.captures.push(Capture { peer, ring, spec, link, from, seen });
                 }
             }

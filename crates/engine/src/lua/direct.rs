@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::OnceLock;
 
 use crate::arena::{SLOT, arena};
-use crate::link::Link;
+use crate::link::{Link, LinkStats};
 use crate::packet::Packet;
 use crate::pool;
 use crate::together::Marks;
@@ -23,7 +23,7 @@ fn views() -> *mut c_void {
 }
 
 /// Addresses under the names by which `modules/core/memory_layout.lua` knows them.
-pub fn addresses() -> [(&'static str, *mut c_void); 9] {
+pub fn addresses() -> [(&'static str, *mut c_void); 10] {
     [
         ("arena", arena().base().as_ptr().cast()),
         ("views", views()),
@@ -32,6 +32,7 @@ pub fn addresses() -> [(&'static str, *mut c_void); 9] {
         ("give_back", give_back as *mut c_void),
         ("release_link", release_link as *mut c_void),
         ("forward", forward as *mut c_void),
+        ("stats", stats as *mut c_void),
         ("discard", discard as *mut c_void),
         ("mark", mark as *mut c_void),
     ]
@@ -65,6 +66,15 @@ unsafe extern "C" fn forward(from: *const Link, to: *const Link, most: u32) -> u
         (Some(from), Some(to)) => from.forward(to, most as usize) as u32,
         _ => 0,
     }
+}
+
+/// # Safety
+/// `link` is a link or null, `to` has room for what it has counted.
+unsafe extern "C" fn stats(link: *const Link, to: *mut LinkStats) {
+    // SAFETY: the caller's.
+    let stats = unsafe { link.as_ref() }.map(Link::stats).unwrap_or_default();
+    // SAFETY: the caller's.
+    unsafe { to.write(stats) };
 }
 
 /// # Safety

@@ -88,11 +88,10 @@ impl Follow {
         self.links = links
             .iter()
             .map(|(spec, link)| {
-                let stats = link.stats();
                 let known = Known {
                     name: spec.to_string(),
-                    seen: stats.txpackets,
-                    dropped: stats.txdrop,
+                    seen: link.sent(),
+                    dropped: link.dropped(),
                     link: Rc::clone(link),
                 };
                 (Rc::as_ptr(link), known)
@@ -135,7 +134,7 @@ impl Follow {
     /// New packets on a link, each with its slot.
     fn arrived(&mut self, link: &Rc<Link>) -> Vec<(usize, Vec<u8>)> {
         let Some(known) = self.links.get_mut(&Rc::as_ptr(link)) else { return Vec::new() };
-        let sent = known.link.stats().txpackets;
+        let sent = known.link.sent();
         let new = usize::try_from(sent - known.seen).unwrap_or(usize::MAX);
         known.seen = sent;
         let mut all = Vec::new();
@@ -273,7 +272,7 @@ impl Follow {
         }
         for link in node.io.outputs.iter().flatten() {
             if let Some(known) = self.links.get_mut(&Rc::as_ptr(link)) {
-                let dropped = known.link.stats().txdrop;
+                let dropped = known.link.dropped();
                 if dropped > known.dropped {
                     label += &format!("; {} full, {} dropped", known.name, dropped - known.dropped);
                 }

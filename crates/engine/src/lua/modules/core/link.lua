@@ -11,13 +11,14 @@ local layout = require("core.memory_layout")
 local packet = require("core.packet")
 
 local band, rshift, tobit, cast = bit.band, bit.rshift, bit.tobit, ffi.cast
+local stats_t, counter_t = ffi.typeof("struct link_stats"), layout.counter_t
 local packet_t, handle_t, HELD = layout.packet_t, layout.handle_t, layout.HELD
 local free_packet = packet.free
 local host = require("shortwire.host")
 
 max = layout.RING
 -- Locals, since these are constants for the compiler.
-local MAX, MASK = layout.RING, layout.RING - 1
+local MAX, MASK, FAR = layout.RING, layout.RING - 1, layout.FAR
 local ARENA, VIEWS = layout.ARENA, layout.VIEWS
 
 function empty (l) return l.read == l.write end
@@ -25,21 +26,29 @@ function full (l) return tobit(l.write - l.read) >= MAX end
 function nreadable (l) return tobit(l.write - l.read) end
 function nwritable (l) return MAX - tobit(l.write - l.read) end
 
+-- The cursors of a link that is never emptied go back by whole rings.
+local function go_back (l, read)
+   local rings = band(read, bit.bnot(MASK))
+   l.before.c = l.before.c + rings
+   l.read, l.write = read - rings, l.write - rings
+end
+
 -- The packet that waits longest; nil if there is none.
 function receive (l)
    local read = l.read
    if read == l.write then return nil end
    local from = l.ring + band(read, MASK)
    local data, rest = from.data, from.rest
-   local stats = l.stats
-   stats.rxpackets.c = stats.rxpackets.c + 1
-   stats.rxbytes.c = stats.rxbytes.c + band(rest, 0xffffULL)
    read = tobit(read + 1)
    -- A link that was emptied starts again at its first place, so that few lines of the cache are in use.
    if read == l.write then
+      local before = l.before
+      before.c = before.c + read
       l.read, l.write = 0, 0
-   else
+   elseif read < FAR then
       l.read = read
+   else
+      go_back(l, read)
    end
    -- The view is written last: with no other store in between, what a `transmit` that follows reads of it is known to the
    -- compiler.
@@ -60,9 +69,9 @@ end
 -- Hands a packet on; a full link frees and counts it.
 function transmit (l, p)
    local write = l.write
-   local stats = l.stats
    if tobit(write - l.read) >= MAX then
-      stats.txdrop.c = stats.txdrop.c + 1
+      local txdrop = l.txdrop
+      txdrop.c = txdrop.c + 1
       return free_packet(p)
    end
    if p.held ~= HELD then
@@ -72,9 +81,9 @@ function transmit (l, p)
    local from, to = cast(handle_t, p), l.ring + band(write, MASK)
    local rest = from.rest
    to.data, to.rest = from.data, rest
-   stats.txpackets.c = stats.txpackets.c + 1
    -- The length is the first of four numbers of 16 bits.
-   stats.txbytes.c = stats.txbytes.c + band(rest, 0xffffULL)
+   local txbytes = l.txbytes
+   txbytes.c = txbytes.c + band(rest, 0xffffULL)
    l.write = tobit(write + 1)
 end
 
@@ -84,9 +93,33 @@ function forward (from, to, most) return layout.forward(from, to, most or max) e
 -- Frees all that wait, and returns how many.
 function discard (l) return layout.discard(l) end
 
+-- What the counters of a link are now. The engine keeps only those of them that the others do not follow from.
+local function counters (l)
+   local now = ffi.new(stats_t)
+   layout.stats(l, now)
+   return now
+end
+
+-- `link.stats.txpackets` and its like, for `counter.read`: what it is whenever it is read.
+local Counter = {}
+function Counter:__index (key)
+   if key ~= "c" then return nil end
+   local now = counters(self.link)
+   local value = now[self.name].c
+   return value
+end
+function Counter:__tostring () return tostring(counter_t(self.c)) end
+
+local Counters = {}
+function Counters:__index (name) return setmetatable({ link = self.link, name = name }, Counter) end
+
+ffi.metatype("struct link", {
+   __index = function (l, key) if key == "stats" then return setmetatable({ link = l }, Counters) end end,
+})
+
 -- Counters as numbers.
 function stats (l)
-   local s = l.stats
+   local s = counters(l)
    return {
       txpackets = tonumber(s.txpackets.c), txbytes = tonumber(s.txbytes.c), txdrop = tonumber(s.txdrop.c),
       rxpackets = tonumber(s.rxpackets.c), rxbytes = tonumber(s.rxbytes.c),

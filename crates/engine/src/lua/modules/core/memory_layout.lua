@@ -16,9 +16,10 @@ struct packet_handle { uint64_t data, rest; };
 struct counter { uint64_t c; };
 struct link {
   int32_t read, write;
-  struct { struct counter txpackets, txbytes, txdrop, rxpackets, rxbytes; } stats;
+  struct counter before, txbytes, txdrop;
   struct packet_handle *ring;
 };
+struct link_stats { struct counter txpackets, txbytes, txdrop, rxpackets, rxbytes; };
 struct packet_pool {
   uint64_t *free;
   uint64_t count, full, frees, freebytes;
@@ -43,11 +44,12 @@ return {
    give_back = ffi.cast("void (*)(void)", host.give_back),
    release_link = ffi.cast("void (*)(void *)", host.release_link),
    forward = ffi.cast("uint32_t (*)(struct link *, struct link *, uint32_t)", host.forward),
+   stats = ffi.cast("void (*)(struct link *, struct link_stats *)", host.stats),
    discard = ffi.cast("uint32_t (*)(struct link *)", host.discard),
    -- The first slot of the arena, and the view of its packet. Views stand in an array of their own: slots are so far apart
    -- that what lies at their start would meet in two sets of the first-level cache.
    ARENA = ffi.cast(uint64_t, host.arena),
    VIEWS = ffi.cast(uint64_t, host.views),
-   SLOT = 2048, CONTROL = 64, MAX_LENGTH = 2048 - 64, RING = 1024,
+   SLOT = 2048, CONTROL = 64, MAX_LENGTH = 2048 - 64, RING = 1024, FAR = 2^30,
    HELD = 0x646c6568,
 }
