@@ -1,9 +1,8 @@
 //! A link: the bounded queue between an output and an input of two apps of one thread.
 //!
 //! A full link drops and counts; there is no back pressure but [`Link::room`]. Whole batches are
-//! moved at once. A link that was emptied starts again at
-//! its first place, so that a link whose reader keeps up stays within a few lines of the
-//! first-level cache.
+//! moved at once. A link that was emptied starts again at its first place, so that a link whose
+//! reader keeps up stays within a few lines of the first-level cache.
 //!
 //! All methods take `&self`: an app holds its input and its output at once, and these may be one
 //! link. None of them calls foreign code while the cursors are in motion.
@@ -19,7 +18,8 @@ use crate::pool;
 /// Packets that a link holds.
 pub const CAPACITY: usize = 1024;
 const MASK: u32 = CAPACITY as u32 - 1;
-/// From here on the cursors of a link that is never emptied go back.
+/// From here on the cursors of a link that is never emptied go back, so that they never run over:
+/// packets would be counted wrong.
 const FAR: u32 = 1 << 30;
 
 /// What passed a link. `tx` is what was sent into it, `rx` what was taken out.
@@ -377,7 +377,7 @@ impl Link {
         }
     }
 
-    /// Both cursors go back by a whole number of rings: one that is never emptied would run over.
+    /// Both cursors go back by a whole number of rings, which leaves each packet at its place.
     #[cold]
     fn go_back(&self, read: u32) {
         let rings = read & !MASK;

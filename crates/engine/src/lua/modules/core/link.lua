@@ -26,7 +26,7 @@ function full (l) return tobit(l.write - l.read) >= MAX end
 function nreadable (l) return tobit(l.write - l.read) end
 function nwritable (l) return MAX - tobit(l.write - l.read) end
 
--- The cursors of a link that is never emptied go back by whole rings.
+-- The cursors of a link that is never emptied go back by whole rings: they would run over, and packets be counted wrong.
 local function go_back (l, read)
    local rings = band(read, bit.bnot(MASK))
    l.before.c = l.before.c + rings
@@ -114,7 +114,10 @@ local Counters = {}
 function Counters:__index (name) return setmetatable({ link = self.link, name = name }, Counter) end
 
 ffi.metatype("struct link", {
-   __index = function (l, key) if key == "stats" then return setmetatable({ link = l }, Counters) end end,
+   __index = function (l, key)
+      if key == "stats" then return setmetatable({ link = l }, Counters) end
+      error("a link has no '"..tostring(key).."'", 2)
+   end,
 })
 
 -- Counters as numbers.
