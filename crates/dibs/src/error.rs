@@ -19,7 +19,7 @@ pub enum RegisterError {
 /// [`crate::Device::attach_dmb`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AttachError {
-    /// No arena is known by this token, and no share came with it.
+    /// No arena is known by this token, and no share came with it; or it is not there any more.
     UnknownToken,
     /// What the peer says about its memory is not true, or not safe.
     BadShare,

@@ -211,7 +211,7 @@ impl Ism {
         }
         far::may_write(pid).map_err(AttachError::Os)?;
         if !found(pid, place) {
-            return Err(AttachError::BadShare);
+            return Err(AttachError::UnknownToken);
         }
         let attach = |t: &mut Tables| {
             if t.arena(token).is_none() {

@@ -384,8 +384,8 @@ fn said_by(folder: &Path, module: &str, selftest: bool) -> String {
         .env("SHORTWIRE_TEST_MODULE", module)
         .current_dir(folder.join("src"))
         .stdin(Stdio::null())
-        .stdout(out.reopen().expect("the file"))
-        .stderr(out.reopen().expect("the file"))
+        .stdout(out.as_file().try_clone().expect("the file"))
+        .stderr(out.as_file().try_clone().expect("the file"))
         .spawn()
         .expect("this test");
     let end = Instant::now() + Duration::from_secs(900);

@@ -133,26 +133,27 @@ fn a_false_place_is_declined() {
     for victim_is_server in [true, false] {
         let good = arena();
         let Place([base, len, proof]) = good;
+        let (false_form, not_there) = (reason::VIOLATION, reason::SYNC_ERR);
         let places = [
-            None,
-            Some(Place([base, len, proof ^ 1])),
-            Some(Place([base, len, 0])),
-            Some(Place([base + PAGE, len, proof])),
-            Some(Place([base + 1, len, proof])),
-            Some(Place([0, len, proof])),
-            Some(Place([u64::MAX - 7, len, proof])),
-            Some(Place([near, len, proof])),
-            Some(Place([base, len + 1, proof])),
-            Some(Place([base, 0, proof])),
-            Some(Place([base, u64::MAX, proof])),
+            (None, false_form),
+            (Some(Place([base, len, proof ^ 1])), not_there),
+            (Some(Place([base, len, 0])), false_form),
+            (Some(Place([base + PAGE, len, proof])), not_there),
+            (Some(Place([base + 1, len, proof])), false_form),
+            (Some(Place([0, len, proof])), not_there),
+            (Some(Place([u64::MAX - 7, len, proof])), false_form),
+            (Some(Place([near, len, proof])), not_there),
+            (Some(Place([base, len + 1, proof])), false_form),
+            (Some(Place([base, 0, proof])), false_form),
+            (Some(Place([base, u64::MAX, proof])), false_form),
             // An arena in which the slot that the token names does not lie.
-            Some(Place([base, 2 * PAGE + SLOT, proof])),
+            (Some(Place([base, 2 * PAGE + SLOT, proof])), false_form),
         ];
-        for place in places {
+        for (place, why) in places {
             let (end, other, upgraded) =
                 meet(victim_is_server, place, |half| half.token = raw::token(1));
             assert!(!upgraded, "{place:x?}");
-            assert_eq!(end.reason(), reason::MEMORY, "{place:x?}");
+            assert_eq!(end.reason(), why, "{place:x?}");
             is_tcp(&end, other);
             talk(&honest, round);
             round += 1;

@@ -338,7 +338,7 @@ fn a_server_that_fails_at_the_confirm() {
     // The client's arena is gone, as when the server could not map it.
     smc::kind::Kind::Loopback.device().drop_group(client.conn.identity.group.load(Relaxed));
     server.step();
-    assert_eq!(server.reason(), reason::MEMORY);
+    assert_eq!(server.reason(), reason::RENDEZVOUS);
     let mut sent = 0u64;
     let mut got = 0u64;
     let mut buf = [0; 50_000];

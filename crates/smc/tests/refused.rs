@@ -237,7 +237,7 @@ fn a_confirm_that_confirms_nothing() {
         ("a buffer larger than any", &|h| h.size = SizeCode::MAX),
     ];
     for (why, change) in off {
-        assert_eq!(confirmer(&changed(change), &fd).0, reason::MEMORY, "{why}");
+        assert_eq!(confirmer(&changed(change), &fd).0, reason::VIOLATION, "{why}");
     }
 }
 
@@ -247,11 +247,11 @@ fn memory_that_is_not_to_be_mapped() {
     let pipe = std::io::pipe().expect("a pipe");
     let file = std::fs::File::open("/proc/self/exe").expect("a file");
     let good = memfd(arena(4), SEALED);
+    let read_only = ("read only for us", memfd(arena(4), SEALED | libc::F_SEAL_WRITE));
     let some: Vec<(&str, OwnedFd)> = vec![
         ("unsealed", memfd(arena(4), 0)),
         ("may shrink", memfd(arena(4), libc::F_SEAL_GROW)),
         ("may grow", memfd(arena(4), libc::F_SEAL_SHRINK)),
-        ("read only for us", memfd(arena(4), SEALED | libc::F_SEAL_WRITE)),
         ("empty", memfd(0, SEALED)),
         ("no slot", memfd(arena(0), SEALED)),
         ("half a slot", memfd(arena(0) + 4096, SEALED)),
@@ -262,12 +262,15 @@ fn memory_that_is_not_to_be_mapped() {
         ("a file", file.into()),
     ];
     let confirm = || with_trailer(raw::encode(&confirm_of(half())), 0, 0);
-    assert_eq!(confirmer(&confirm(), &[]).0, reason::MEMORY);
+    assert_eq!(confirmer(&confirm(), &[]).0, reason::SYNC_ERR);
     assert_eq!(confirmer(&confirm(), &[good.as_raw_fd(); 2]).0, reason::RENDEZVOUS);
-    for (what, fd) in &some {
-        assert_eq!(confirmer(&confirm(), &[fd.as_raw_fd()]).0, reason::MEMORY, "{what}");
+    // What the kernel refuses may be no fault of the peer's.
+    let all =
+        some.iter().map(|some| (some, reason::VIOLATION)).chain([(&read_only, reason::SYSTEM)]);
+    for ((what, fd), want) in all {
+        assert_eq!(confirmer(&confirm(), &[fd.as_raw_fd()]).0, want, "{what}");
         let (why, _, said) = answerer(|other| write(&accept_of(half()), other), &[fd.as_raw_fd()]);
-        assert_eq!((why, said), (reason::MEMORY, Some(decline_of(reason::MEMORY))), "{what}");
+        assert_eq!((why, said), (want, Some(decline_of(want))), "{what}");
     }
 }
 
@@ -296,9 +299,9 @@ fn an_answer_that_accepts_nothing() {
         reason::RELEASE_ERR,
     );
     refused(changed(|h| v2(h).first_contact = None), &fd, reason::SYNC_ERR);
-    refused(changed(|h| h.token = token(4)), &fd, reason::MEMORY);
-    refused(changed(|h| h.size = SizeCode::MAX), &fd, reason::MEMORY);
-    refused(accept_of(half()), &[], reason::MEMORY);
+    refused(changed(|h| h.token = token(4)), &fd, reason::VIOLATION);
+    refused(changed(|h| h.size = SizeCode::MAX), &fd, reason::VIOLATION);
+    refused(accept_of(half()), &[], reason::SYNC_ERR);
     for n in [1, 8, 77, 129] {
         let cut = raw::encode(&accept_of(half()))[..n].to_vec();
         let (why, _, said) = answerer(|_| cut, &fd);

@@ -3,7 +3,7 @@
 
 use super::*;
 use dibs::loopback::slot_of;
-use dibs::{Dmb, Lent, Peer, Reach, RegisterError, Told};
+use dibs::{AttachError, Dmb, Errno, Lent, Peer, Reach, RegisterError, Told};
 
 use crate::conn::{Buffer, HEADER_LEN, Reached, Waits};
 use crate::reason::Reason;
@@ -104,23 +104,40 @@ pub fn own_page(kind: Kind, token: u64) -> *mut Waits {
 }
 
 /// Brings the peer's DMB within reach, with what came beside the message that names it.
-pub fn attach(id: u32, token: u64, len: u32, told: &Told, fd: Option<i32>) -> Option<Reached> {
+pub fn attach(
+    id: u32,
+    token: u64,
+    len: u32,
+    told: &Told,
+    fd: Option<i32>,
+) -> Result<Reached, Reason> {
     let known = |g: &Group| {
         let (first, has_attached) = (g.state == State::Pending, g.role == Role::Server);
         (Peer { group: id, gid: g.peer, pid: g.of.pid, first, has_attached }, g.kind, g.checked)
     };
     let found = with(|list| list.iter().find(|g| g.id == id).map(known));
-    let (peer, kind, checked) = found.flatten().filter(|(_, kind, _)| !table::is_removed(*kind))?;
-    let reach = kind.device().attach_dmb(peer, token, len, told, fd).ok()?;
+    let (peer, kind, checked) = found.flatten().ok_or(reason::SYNC_ERR)?;
+    if table::is_removed(kind) {
+        return Err(reason::NO_SMCD2_DEV);
+    }
+    let reach = kind.device().attach_dmb(peer, token, len, told, fd).map_err(|e| match e {
+        // The other end, in this process, has closed its connection already.
+        AttachError::UnknownToken if kind.generation_of(peer.gid).is_some() => reason::RENDEZVOUS,
+        AttachError::UnknownToken => reason::SYNC_ERR,
+        AttachError::BadShare => reason::VIOLATION,
+        AttachError::Os(Errno::NOMEM | Errno::MFILE | Errno::NFILE | Errno::FBIG) => reason::MEMORY,
+        AttachError::Os(Errno::SRCH | Errno::NOTCONN) => reason::RENDEZVOUS,
+        AttachError::Os(_) => reason::SYSTEM,
+    })?;
     let buffer = match reach {
         Reach::Mapped { addr, page } => Buffer::Mapped(addr.cast(), page.cast()),
         Reach::Far(far) => Buffer::Far(far),
         Reach::Linked(remote) => Buffer::Linked(remote),
         // A connection writes words of the buffer's header, too.
-        Reach::Moved => return None,
+        Reach::Moved => return Err(reason::NO_SMCD2_DEV),
     };
     let checked = checked && !matches!(buffer, Buffer::Mapped(..));
-    Some(Reached { kind, buffer, checked })
+    Ok(Reached { kind, buffer, checked })
 }
 
 /// The last descriptor of an upgraded connection is being closed.

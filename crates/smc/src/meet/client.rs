@@ -170,8 +170,9 @@ fn accepted(conn: &Conn, fd: i32, ch: Met, raw: &[u8], passed: Option<i32>) -> N
         Err(why) => return refuse(why),
     };
     let len = server.size.bytes();
-    let Some(reached) = group::attach(id, server.token, len, &told(raw), passed) else {
-        return refuse(reason::MEMORY);
+    let reached = match group::attach(id, server.token, len, &told(raw), passed) {
+        Ok(reached) => reached,
+        Err(why) => return refuse(why),
     };
     let confirm = Message::Confirm(ends_message(id, kind, &dmb, agreed.eid, release));
     let mut out = [0u8; channel::MAX];

@@ -297,7 +297,7 @@ fn attach_confirmed(
         // A link that others use is there, and it waits for us to leave its buffer.
         return Err(reason::RENDEZVOUS);
     }
-    let reached = group::attach(id, client.token, len, &told(raw), fd).ok_or(reason::MEMORY)?;
+    let reached = group::attach(id, client.token, len, &told(raw), fd)?;
     conn.attach(reached, len, client.token, CONFIG.copy.load(Relaxed));
     conn.commit();
     Ok(())
