@@ -37,7 +37,7 @@ pub fn find_tables() -> Vec<i32> {
     let base = base as i32;
     let mut found: Vec<i32> = (base..base + FIRST).filter(|&fd| is_table(fd)).collect();
     if !found.is_empty() {
-        found.extend((base + FIRST..base + MAX as i32).filter(|&fd| is_table(fd)));
+        found.extend(sys::open_descriptors(base + FIRST).filter(|&fd| is_table(fd)));
     }
     found
 }

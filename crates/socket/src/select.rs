@@ -39,22 +39,14 @@ const WRITE: i16 = libc::POLLOUT | libc::POLLWRNORM;
 /// that pass getdtablesize() count on that: their sets are shorter.
 fn within_table(n: i32) -> i32 {
     const SET: i32 = libc::FD_SETSIZE as i32;
-    const BATCH: i32 = 256;
     if n <= SET || hidden::all().next().is_none() {
         return n;
     }
     let mut end = n.min(sys::descriptor_table_size());
     while end > SET {
-        let begin = (end - BATCH).max(SET);
-        let mut open = [pollfd { fd: -1, events: 0, revents: 0 }; BATCH as usize];
-        for (fd, p) in (begin..end).zip(&mut open) {
-            p.fd = fd;
-        }
-        sys::poll_for(&mut open[..(end - begin) as usize], 0);
-        let is_own =
-            |p: &&pollfd| p.fd >= 0 && p.revents & libc::POLLNVAL == 0 && !hidden::contains(p.fd);
-        if let Some(highest) = open.iter().rev().find(is_own) {
-            return n.min((highest.fd + 64) / 64 * 64);
+        let begin = (end - sys::LOOK).max(SET);
+        if let Some(highest) = sys::open_among(begin..end).rfind(|&fd| !hidden::contains(fd)) {
+            return n.min((highest + 64) / 64 * 64);
         }
         end = begin;
     }

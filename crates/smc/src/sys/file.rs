@@ -3,9 +3,10 @@
 
 use alloc::format;
 use core::ffi::{CStr, c_int};
+use core::ops::Range;
 
 use super::raw::syscall;
-use super::{Errno, descriptor_limit};
+use super::{Errno, poll_for};
 
 /// `close(fd)`.
 pub fn close(fd: c_int) -> isize {
@@ -44,6 +45,29 @@ pub fn descriptor_table_size() -> c_int {
     size.and_then(|digits| core::str::from_utf8(digits).ok()?.parse().ok()).unwrap_or(USUAL)
 }
 
+/// How many numbers `open_among` looks at at once.
+pub const LOOK: c_int = 256;
+
+/// Which of at most `LOOK` numbers are open descriptors, at one system call.
+pub fn open_among(numbers: Range<c_int>) -> impl DoubleEndedIterator<Item = c_int> {
+    let mut look = [libc::pollfd { fd: -1, events: 0, revents: 0 }; LOOK as usize];
+    let count = numbers.len();
+    for (number, look) in numbers.zip(&mut look) {
+        look.fd = number;
+    }
+    poll_for(&mut look[..count], 0);
+    let open = move |look: &libc::pollfd| look.fd >= 0 && look.revents & libc::POLLNVAL == 0;
+    look.into_iter().filter(open).map(|look| look.fd)
+}
+
+/// The open descriptors from `from` on. The kernel's table is large where few are open, as ours lie
+/// high up: a system call for each of its numbers would take milliseconds.
+pub fn open_descriptors(from: c_int) -> impl Iterator<Item = c_int> {
+    let end = descriptor_table_size();
+    let look = move |at: c_int| open_among(at..at.saturating_add(LOOK).min(end));
+    (from..end).step_by(LOOK as usize).flat_map(look)
+}
+
 /// The position of a file after it was moved; an errno where that fails.
 pub fn lseek(fd: c_int, by: i64, whence: c_int) -> Result<i64, i32> {
     // SAFETY: integers only.
@@ -72,12 +96,11 @@ pub(crate) fn socket_of(fd: i32) -> Option<(u32, u32)> {
     Some((st.st_ino as u32, st.st_uid))
 }
 
-/// A new descriptor for the socket with this inode, if this process has one. Looks at one number
-/// after the other: for rare events.
+/// A new descriptor for the socket with this inode, if this process has one. Looks at all that are
+/// open: for rare events.
 pub fn another_descriptor_of(inode: u32) -> Option<c_int> {
-    let end = descriptor_limit().map_or(1024, |(now, _)| now.min(1 << 20) as c_int);
     let is = |fd| socket_inode(fd) == Some(inode);
-    (0..end).filter(|&fd| is(fd)).find_map(|fd| {
+    open_descriptors(0).filter(|&fd| is(fd)).find_map(|fd| {
         let own = fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) as c_int;
         if own < 0 || is(own) {
             return (own >= 0).then_some(own);
@@ -298,4 +321,24 @@ pub fn allocate(fd: c_int, len: usize) -> isize {
 pub fn set_len(fd: c_int, len: usize) -> isize {
     // SAFETY: integers only.
     unsafe { syscall(libc::SYS_ftruncate, fd as usize, len, 0, 0, 0, 0) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Far apart, so that they are looked at by several calls.
+    #[test]
+    fn descriptors_that_are_open() {
+        let low = memfd(c"open");
+        let high = fcntl(low, libc::F_DUPFD_CLOEXEC, 3 * LOOK as usize + 1) as c_int;
+        assert!(low >= 0 && high > 3 * LOOK, "{low} {high}");
+        let found = |fd| open_descriptors(0).filter(|&open| open == fd).count();
+        assert_eq!([low, high].map(found), [1, 1]);
+        assert_eq!(open_descriptors(high).next(), Some(high));
+        close(high);
+        assert_eq!(found(high), 0);
+        assert_eq!(open_among(low..low + 1).next_back(), Some(low));
+        close(low);
+    }
 }

@@ -68,7 +68,7 @@ pub fn inherit() {
     let Some(t) = table::adopt(smc::hidden::find_tables().into_iter()) else { return };
     let me = PID.load(Relaxed);
     smc::meet::inherited::note_all();
-    for fd in 0..sys::descriptor_table_size() {
+    for fd in sys::open_descriptors(0) {
         let Some(inode) = sys::socket_inode(fd) else { continue };
         if let Some(i) = t.find(inode, |_, c| c.identity.heir.load(Relaxed) == me)
             && t.enter(i)
