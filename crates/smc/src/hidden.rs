@@ -35,7 +35,10 @@ pub fn find_tables() -> Vec<i32> {
     const FIRST: i32 = 8;
     let Some(base) = base() else { return Vec::new() };
     let base = base as i32;
-    let mut found: Vec<i32> = (base..base + FIRST).filter(|&fd| is_table(fd)).collect();
+    // Every program that is started asks here: eight looks into /proc took 50 of the 740 us that the
+    // library adds to a start.
+    let first = sys::open_among(base..base + FIRST);
+    let mut found: Vec<i32> = first.filter(|&fd| is_table(fd)).collect();
     if !found.is_empty() {
         found.extend(sys::open_descriptors(base + FIRST).filter(|&fd| is_table(fd)));
     }
