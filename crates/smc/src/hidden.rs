@@ -40,7 +40,8 @@ pub fn find_tables() -> Vec<i32> {
     let first = sys::open_among(base..base + FIRST);
     let mut found: Vec<i32> = first.filter(|&fd| is_table(fd)).collect();
     if !found.is_empty() {
-        found.extend(sys::open_descriptors(base + FIRST).filter(|&fd| is_table(fd)));
+        let ours = sys::open_descriptors(base + FIRST).take_while(|&fd| fd < base + MAX as i32);
+        found.extend(ours.filter(|&fd| is_table(fd)));
     }
     found
 }
