@@ -80,18 +80,19 @@ fn places_that_are_not_true_are_refused() {
     let d = a.register_dmb(1, b.gid(), LEN).unwrap();
     let place = a.place(d.token).unwrap();
     let attach = |pid, token, len, place| b.reach(1, a.gid(), token, len, pid, place);
-    for bad in [
-        Place { proof: place.proof ^ 2, ..place },
-        Place { proof: 0, ..place },
-        Place { base: place.base + 4096, ..place },
-        Place { base: place.base + 1, ..place },
-        Place { base: 0, ..place },
-        Place { base: u64::MAX - 7, ..place },
-        Place { len: place.len + 1, ..place },
-        Place { len: u64::MAX, ..place },
-        Place { len: 0, ..place },
+    let (false_form, not_there) = (AttachError::BadShare, AttachError::UnknownToken);
+    for (bad, why) in [
+        (Place { proof: place.proof ^ 2, ..place }, not_there),
+        (Place { proof: 0, ..place }, false_form),
+        (Place { base: place.base + 4096, ..place }, not_there),
+        (Place { base: place.base + 1, ..place }, false_form),
+        (Place { base: 0, ..place }, not_there),
+        (Place { base: u64::MAX - 7, ..place }, false_form),
+        (Place { len: place.len + 1, ..place }, false_form),
+        (Place { len: u64::MAX, ..place }, false_form),
+        (Place { len: 0, ..place }, false_form),
     ] {
-        assert_eq!(attach(me(), d.token, LEN, bad), Err(AttachError::BadShare), "{bad:?}");
+        assert_eq!(attach(me(), d.token, LEN, bad), Err(why), "{bad:?}");
     }
     for len in [0, LEN - 1, 8 * LEN] {
         assert_eq!(attach(me(), d.token, len, place), Err(AttachError::BadShare));
