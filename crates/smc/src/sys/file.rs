@@ -48,7 +48,8 @@ pub fn descriptor_table_size() -> c_int {
 /// How many numbers `open_among` looks at at once.
 pub const LOOK: c_int = 256;
 
-/// Which of at most `LOOK` numbers are open descriptors, at one system call.
+/// Which of at most `LOOK` numbers are open descriptors, at one system call: all of them where poll
+/// refuses, as with a limit on descriptors that was lowered, so that none is missed.
 pub fn open_among(numbers: Range<c_int>) -> impl DoubleEndedIterator<Item = c_int> {
     let mut look = [libc::pollfd { fd: -1, events: 0, revents: 0 }; LOOK as usize];
     let count = numbers.len();
