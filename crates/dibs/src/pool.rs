@@ -11,7 +11,7 @@ pub mod retirement;
 pub mod table;
 
 use crate::{AttachError, Dmb, Gid, MoveError, RegisterError};
-use arena::{Attached, Geometry, Own, arena_of, slot_of, token};
+use arena::{Attached, Geometry, Opened, Own, arena_of, slot_of, token};
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicU32, Ordering};
 use retirement::Retirement;
@@ -131,15 +131,15 @@ impl<X> Pool<X> {
         owner: Gid,
         token: u64,
         len: u32,
-        open: impl FnOnce(&mut Self) -> Result<Attached<X>, AttachError>,
+        open: impl FnOnce(&mut Self) -> Result<Opened<X>, AttachError>,
     ) -> Result<*mut u8, AttachError> {
         let slot = slot_of(token);
         if self.peer(token).is_none() {
-            let mut arena = open(self)?;
-            if arena.refs(slot).is_none() {
+            let arena = open(self)?;
+            if slot >= arena.memory.geometry.slots {
                 return Err(AttachError::BadShare);
             }
-            self.peers.insert(arena).map_err(AttachError::Os)?;
+            self.peers.insert(Attached::new((group, owner), arena)).map_err(AttachError::Os)?;
         }
         let arena = self.peer(token).ok_or(AttachError::UnknownToken)?;
         // A second peer that uses an id which is taken, by chance or to get at what is meant for

@@ -23,7 +23,9 @@ mod server;
 mod tests;
 
 use mark::is_same_stream;
-use messages::{consume, decline, decline_in, declined, ends_message, hear, say, speaks_ours};
+use messages::{
+    consume, decline, decline_in, declined, ends_message, hear, say, say_ours, speaks_ours,
+};
 use offer::{is_early, learn, look_early};
 use pace::{EAGER, GIVE_UP, GIVE_UP_FAR, schedule};
 use rendezvous::{Channel, Found};
@@ -35,10 +37,10 @@ pub use prove::{Stake, stake};
 
 use core::sync::atomic::Ordering::*;
 
-use dibs::Told;
+use dibs::{Lent, Told};
 
 use crate::channel::{self, Cred, NoSocket, Silence};
-use crate::clc::negotiate::{self, Local, Proposed, RELEASE, Selection};
+use crate::clc::negotiate::{self, Candidates, Local, Proposed, RELEASE, Selection};
 use crate::clc::{
     self, Accept, Decline, Devices, Eid, FirstContact, Gid, Hostname, Message, Os, Proposal,
     SizeCode, SmcD, SmcDLevel, SmcDv2, Version,
@@ -56,6 +58,7 @@ use crate::trace::{self, Way};
 use crate::{hidden, policy, sys, table, user, witness};
 
 /// What a step came to.
+#[derive(Clone, Copy)]
 enum Next {
     /// Look again later.
     Later,
@@ -127,7 +130,8 @@ pub fn step(conn: &Conn, fd: i32, shared: impl Fn() -> bool) -> bool {
     conn.phase() != before
 }
 
-/// One step, by whichever way the ends meet.
+/// One step, by whichever way the ends meet. Each stage is a function of its own also in the compiled
+/// code: one frame with the messages of all of them leaves no room on a thread's smallest stack.
 fn advance(conn: &Conn, fd: i32, stage: Stage) -> Next {
     match (stage, conn.upgrade.meeting()) {
         (Stage::Meeting, Meeting::Nowhere) => start(conn, fd),
@@ -275,6 +279,7 @@ fn identify_as(conn: &Conn, fd: i32, names: Option<[Addr; 2]>) {
 }
 
 /// Begins to look for the other end, if the connection may be upgraded.
+#[inline(never)]
 fn start(conn: &Conn, fd: i32) -> Next {
     let is_offered = is_early(conn);
     if is_offered && !rendezvous::finds_offer(conn) {

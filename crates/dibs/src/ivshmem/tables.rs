@@ -3,7 +3,7 @@
 
 use super::bar::{Bar, Extent, Member};
 use crate::pool::Pool;
-use crate::pool::arena::{Attached, Geometry, HEADER, Memory, Own, arena_of};
+use crate::pool::arena::{Geometry, HEADER, Memory, Opened, Own, arena_of};
 use crate::{AttachError, Dmb, Errno, Gid, RegisterError};
 use shm::Fresh;
 use shm::segment::PAGE;
@@ -88,7 +88,7 @@ impl Tables {
             }
             let memory =
                 Memory { base: segment.base(), geometry: geometry(segment.len() as u64, len) };
-            Ok(Attached::new(extent.name(), (group, owner), memory, Some(segment), extent))
+            Ok(Opened { id: extent.name(), memory, segment: Some(segment), at: extent })
         };
         let attached = pool.attach(group, owner, token, len, open);
         attached.inspect_err(|_| found.into_iter().for_each(|extent| bar.detach(extent, member.id)))

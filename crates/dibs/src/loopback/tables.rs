@@ -4,7 +4,7 @@
 use super::random;
 use crate::pool::Pool;
 use crate::pool::arena::{
-    Attached, FRONT, Geometry, Memory, Own, arena_id, arena_of, slot_of, token,
+    FRONT, Geometry, Memory, Opened, Own, arena_id, arena_of, slot_of, token,
 };
 use crate::pool::table::{Slots, Table};
 use crate::{AttachError, Dmb, Gid, RegisterError};
@@ -115,12 +115,12 @@ impl Tables {
         self.pool.attach(group, owner, token, len, |pool| {
             if here {
                 let own = pool.own(token).ok_or(AttachError::UnknownToken)?;
-                return Ok(Attached::new(own.id, (group, owner), own.memory, None, ()));
+                return Ok(Opened { id: own.id, memory: own.memory, segment: None, at: () });
             }
             let (mut segment, geometry) = open(share.ok_or(AttachError::UnknownToken)?, len)?;
             pool.retired.settle(&mut segment);
             let memory = Memory { base: segment.base().wrapping_add(FRONT), geometry };
-            Ok(Attached::new(arena_of(token), (group, owner), memory, Some(segment), ()))
+            Ok(Opened { id: arena_of(token), memory, segment: Some(segment), at: () })
         })
     }
 

@@ -161,29 +161,34 @@ impl<X> Own<X> {
     }
 }
 
+/// What a device has mapped of a peer's arena. Without the counts of [`Attached`], which are a
+/// thousand bytes: each hand that this went through would take them from a stack that may be small.
+pub struct Opened<X> {
+    pub id: u64,
+    pub memory: Memory,
+    /// None for one of our own arenas, where both ends of a connection are in this process.
+    pub segment: Option<Segment>,
+    /// Where its device has it.
+    pub at: X,
+}
+
 /// A peer's arena.
 pub struct Attached<X> {
     pub id: u64,
     pub group: u32,
     pub owner: Gid,
     pub memory: Memory,
-    /// None for one of our own arenas, where both ends of a connection are in this process.
+    /// As in [`Opened`].
     pub segment: Option<Segment>,
     /// How often each slot is attached.
     refs: [u8; Slots::MAX as usize],
-    /// Where its device has it.
+    /// As in [`Opened`].
     pub at: X,
 }
 
 impl<X> Attached<X> {
     /// With no slot attached yet.
-    pub fn new(
-        id: u64,
-        (group, owner): (u32, Gid),
-        memory: Memory,
-        segment: Option<Segment>,
-        at: X,
-    ) -> Self {
+    pub fn new((group, owner): (u32, Gid), Opened { id, memory, segment, at }: Opened<X>) -> Self {
         Self { id, group, owner, memory, segment, refs: [0; _], at }
     }
 

@@ -50,6 +50,18 @@ pub use wire::{Full, Malformed};
 
 use frame::Frame;
 
+// Functions of their own also in the compiled code: an Accept is read where the stack is deepest, which has
+// no room for a Proposal beside it.
+#[inline(never)]
+fn proposal(frame: &Frame<'_>) -> Result<Message, Malformed> {
+    Proposal::decode(frame).map(Message::Proposal)
+}
+
+#[inline(never)]
+fn accept(frame: &Frame<'_>, of: fn(Accept) -> Message) -> Result<Message, Malformed> {
+    Accept::decode(frame).map(of)
+}
+
 /// A CLC message.
 // The largest variant is a proposal; a box for it would need the heap.
 #[allow(clippy::large_enum_variant)]
@@ -72,12 +84,12 @@ impl Message {
     /// [`MAX_LEN`] bytes suffice.
     pub fn decode(bytes: &[u8]) -> Result<Message, Malformed> {
         let frame = Frame::parse(bytes)?;
-        Ok(match frame.header.kind {
-            Kind::Proposal => Message::Proposal(Proposal::decode(&frame)?),
-            Kind::Accept => Message::Accept(Accept::decode(&frame)?),
-            Kind::Confirm => Message::Confirm(Confirm::decode(&frame)?),
-            Kind::Decline => Message::Decline(Decline::decode(&frame)?),
-        })
+        match frame.header.kind {
+            Kind::Proposal => proposal(&frame),
+            Kind::Accept => accept(&frame, Message::Accept),
+            Kind::Confirm => accept(&frame, Message::Confirm),
+            Kind::Decline => Ok(Message::Decline(Decline::decode(&frame)?)),
+        }
     }
 
     /// Encodes the message at the start of `out` and returns its length, at most [`MAX_LEN`].

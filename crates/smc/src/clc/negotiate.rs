@@ -17,6 +17,9 @@ pub const RELEASE: u8 = 1;
 /// Candidates of a proposal, at most: the native device and the listed ones.
 pub const MAX_CANDIDATES: usize = 1 + MAX_ENTRIES;
 
+/// What a server may choose; see [`candidates`].
+pub type Candidates = List<Selection, MAX_CANDIDATES>;
+
 /// What the server has to offer.
 #[derive(Clone, Copy)]
 pub struct Local<'a> {
@@ -85,10 +88,7 @@ pub fn select(proposal: &Proposal, local: &Local<'_>) -> Result<Selection, Reaso
 ///
 /// The first one that can be set up is to be accepted; if none can, the Decline has the reason for
 /// which the first one failed. An error is the diagnosis for a Decline.
-pub fn candidates(
-    proposal: &Proposal,
-    local: &Local<'_>,
-) -> Result<List<Selection, MAX_CANDIDATES>, Reason> {
+pub fn candidates(proposal: &Proposal, local: &Local<'_>) -> Result<Candidates, Reason> {
     let offer = proposal.offer_v2().ok_or(match proposal.typev1() {
         PathType::Neither => reason::PEER_NO_SMC,
         _ => reason::NO_V2_EXT,
@@ -102,7 +102,7 @@ pub fn candidates(
     }
     let release = offer.release.min(local.release);
 
-    let mut matches = List::<Selection, MAX_CANDIDATES>::new();
+    let mut matches = Candidates::new();
     for (proposed, theirs) in proposed_devices(proposal) {
         // Each of our devices stands for one candidate only, as in Linux.
         let taken = |device| matches.iter().any(|earlier| earlier.device == device);

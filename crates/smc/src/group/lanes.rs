@@ -89,7 +89,8 @@ impl Group {
             fronts: Fronts::of(own, theirs),
             sessions: 0,
             stamp,
-            lanes: [Lane::FREE; LANES],
+            // One at a time: as an array they would come by way of the stack, which may be small.
+            lanes: (0..LANES).map(|_| Lane::FREE).collect(),
             addresses: Addresses::NONE,
             came: Vec::new(),
             only_bells: conn.own().port.load(Relaxed) != 0,

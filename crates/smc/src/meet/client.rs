@@ -25,6 +25,7 @@ pub(super) fn finish_first(own: &Conn) {
 }
 
 /// Client: proposes to whoever is at the other end of the channel.
+#[inline(never)]
 pub(super) fn propose(conn: &Conn, fd: i32, ch: Met) -> Next {
     let cred = match port::admit(conn, fd, ch) {
         Ok(cred) => cred,
@@ -67,6 +68,7 @@ fn unanswered(conn: &Conn, ch: Met) -> Next {
 }
 
 /// None when there is no device to propose.
+#[inline(never)]
 fn proposal(to: Cred, generation: u32) -> Option<Proposal> {
     let mut devices = Devices::new();
     for kind in device::offered(to) {
@@ -80,6 +82,7 @@ fn proposal(to: Cred, generation: u32) -> Option<Proposal> {
 }
 
 /// Client: what does the server say?
+#[inline(never)]
 pub(super) fn answered(conn: &Conn, fd: i32, ch: Met) -> Next {
     port::answer_callers(conn);
     if port::shows(conn, fd, ch) {
@@ -98,14 +101,31 @@ pub(super) fn answered(conn: &Conn, fd: i32, ch: Met) -> Next {
     next
 }
 
-fn accepted(conn: &Conn, fd: i32, ch: Met, raw: &[u8], passed: Option<i32>) -> Next {
-    let accept = match Message::decode(raw) {
-        Ok(Message::Accept(accept)) => accept,
-        Ok(Message::Decline(d)) => return Next::Tcp(declined(conn, &d)),
+/// The server's Accept, if that is what came.
+#[inline(never)]
+fn accept(conn: &Conn, ch: Met, raw: &[u8]) -> Result<Accept, Next> {
+    match Message::decode(raw) {
+        Ok(Message::Accept(accept)) => Ok(accept),
+        Ok(Message::Decline(d)) => Err(Next::Tcp(declined(conn, &d))),
         // Another process of the group can write there too: what is no message keeps the connection
         // from nothing.
-        _ if ch.is_offer() => return unanswered(conn, ch),
-        _ => return decline(conn, ch, reason::CNF_ERR),
+        _ if ch.is_offer() => Err(unanswered(conn, ch)),
+        _ => Err(decline(conn, ch, reason::CNF_ERR)),
+    }
+}
+
+/// What an Accept comes to beside what we propose to this peer.
+#[inline(never)]
+fn agreed(cred: Cred, generation: u32, accept: &Accept) -> Result<negotiate::Accepted, Reason> {
+    let proposed = proposal(cred, generation).ok_or(reason::NO_SMC_DEV)?;
+    negotiate::check_accept(&proposed, accept)
+}
+
+#[inline(never)]
+fn accepted(conn: &Conn, fd: i32, ch: Met, raw: &[u8], passed: Option<i32>) -> Next {
+    let accept = match accept(conn, ch, raw) {
+        Ok(accept) => accept,
+        Err(next) => return next,
     };
     if let Err(why) = speaks_ours(conn, raw) {
         return decline(conn, ch, why);
@@ -119,10 +139,7 @@ fn accepted(conn: &Conn, fd: i32, ch: Met, raw: &[u8], passed: Option<i32>) -> N
     };
     // It may have lost its rights meanwhile: then it is as if it had proposed nothing.
     let generation = conn.own().generation.load(Relaxed);
-    let Some(proposed) = proposal(cred, generation) else {
-        return decline(conn, ch, reason::NO_SMC_DEV);
-    };
-    let agreed = match negotiate::check_accept(&proposed, &accept) {
+    let agreed = match agreed(cred, generation, &accept) {
         Ok(agreed) => agreed,
         Err(why) => return decline(conn, ch, why),
     };
@@ -174,15 +191,11 @@ fn accepted(conn: &Conn, fd: i32, ch: Met, raw: &[u8], passed: Option<i32>) -> N
         Ok(reached) => reached,
         Err(why) => return refuse(why),
     };
-    let confirm = Message::Confirm(ends_message(id, kind, &dmb, agreed.eid, release));
-    let mut out = [0u8; channel::MAX];
     // The server may switch as soon as it reads the Confirm: everything must be in place before
     // that.
     conn.attach(reached, len, server.token, CONFIG.copy.load(Relaxed));
-    let message = write(&confirm, &lent.told, &info, &mut out);
-    let sent =
-        message.is_some_and(|n| say(conn, ch, &out[..n], lent.fd.as_ref().map(shm::Handle::raw)));
-    if !sent {
+    let ours = || Message::Confirm(ends_message(id, kind, &dmb, agreed.eid, release));
+    if !say_ours(conn, ch, ours, &lent, &info) {
         // Nobody is at the other end of the channel any more; the rings stay unused.
         return retract(conn, reason::RENDEZVOUS);
     }
@@ -192,6 +205,7 @@ fn accepted(conn: &Conn, fd: i32, ch: Met, raw: &[u8], passed: Option<i32>) -> N
 
 /// Client: has the server attached our buffer? Until then nothing of ours may go where nobody might
 /// read it.
+#[inline(never)]
 pub(super) fn committed(conn: &Conn) -> Next {
     if conn.peer_attached() {
         group::established(conn);

@@ -7,6 +7,20 @@ pub(super) fn say(conn: &Conn, ch: Met, message: &[u8], pass: Option<i32>) -> bo
     ch.say(conn, message, pass)
 }
 
+/// Says our half of an Accept or Confirm, and passes what goes with it. Whether it has gone.
+#[inline(never)]
+pub(super) fn say_ours(
+    conn: &Conn,
+    ch: Met,
+    ours: impl FnOnce() -> Message,
+    lent: &Lent,
+    info: &TcpInfo,
+) -> bool {
+    let mut out = [0u8; channel::MAX];
+    let message = mark::write(&ours(), &lent.told, info, &mut out);
+    message.is_some_and(|n| say(conn, ch, &out[..n], lent.fd.as_ref().map(shm::Handle::raw)))
+}
+
 pub(super) fn hear(
     conn: &Conn,
     ch: Met,
@@ -18,6 +32,7 @@ pub(super) fn hear(
 }
 
 /// Takes a message that was looked at already, and whatever came with it.
+#[inline(never)]
 pub(super) fn consume(conn: &Conn, ch: Met) {
     if let Ok((_, Some(uninvited))) = hear(conn, ch, &mut [0; channel::MAX]) {
         sys::close(uninvited);
@@ -55,6 +70,7 @@ pub(super) fn decline(conn: &Conn, ch: Met, why: Reason) -> Next {
 }
 
 /// Declines in the peer's version.
+#[inline(never)]
 pub(super) fn decline_in(version: Version, conn: &Conn, ch: Met, why: Reason) -> Next {
     let mut out = [0u8; channel::MAX];
     // Read the pending message first: a socket closed with unread data is reset, and the peer would

@@ -1,10 +1,11 @@
 //! The end that listens, chooses the device and accepts.
 
-use super::mark::{fresh, told, write};
+use super::mark::{fresh, told};
 use super::*;
 use crate::conn::upgrade::REFUSES;
 
 /// Server: answer the Proposal.
+#[inline(never)]
 pub(super) fn serve(conn: &Conn, fd: i32, ch: Met) -> Next {
     if ch.is_offer() {
         return take(conn, fd, ch);
@@ -25,38 +26,12 @@ pub(super) fn serve(conn: &Conn, fd: i32, ch: Met) -> Next {
     if port::shows(conn, fd, ch) {
         return Next::Later;
     }
-    let theirs = match Message::decode(&buffer[..n]) {
-        Ok(Message::Proposal(theirs)) => theirs,
-        Ok(Message::Decline(d)) => {
-            consume(conn, ch);
-            return Next::Tcp(declined(conn, &d));
-        }
-        _ => return decline(conn, ch, reason::CNF_ERR),
+    let found = choices(conn, ch, &buffer[..n], cred);
+    let (version, choices) = match &found {
+        Ok(found) => found,
+        Err(next) => return *next,
     };
-    let decline = |conn: &Conn, ch, why| decline_in(theirs.version, conn, ch, why);
-    if let Err(why) = speaks_ours(conn, &buffer[..n]) {
-        return decline(conn, ch, why);
-    }
-    let mut ours = clc::List::<_, { Kind::ALL.len() }>::new();
-    for kind in device::here(cred) {
-        let _ = ours.push(kind.entry());
-    }
-    let local = Local {
-        devices: &ours,
-        // Which processes a device reaches is asked in turn below.
-        reachable: &|device, gid| {
-            ours.get(device)
-                .and_then(|ours| Kind::of_chid(ours.chid))
-                .is_some_and(|kind| kind.may_be(gid))
-        },
-        ueids: config::ueids(),
-        seid: config::seid(),
-        release: RELEASE,
-    };
-    let choices = match negotiate::candidates(&theirs, &local) {
-        Ok(choices) => choices,
-        Err(why) => return decline(conn, ch, why),
-    };
+    let decline = |conn: &Conn, ch, why| decline_in(*version, conn, ch, why);
     // The first that can be set up; if none can, what is said is why the first could not.
     let mut why = None;
     for choice in choices.iter() {
@@ -76,9 +51,49 @@ pub(super) fn serve(conn: &Conn, fd: i32, ch: Met) -> Next {
     decline(conn, ch, why.unwrap_or(reason::NO_SMCD2_DEV))
 }
 
+/// What the Proposal offers of what can be had, the best first, and the version to answer in.
+#[inline(never)]
+fn choices(
+    conn: &Conn,
+    ch: Met,
+    proposal: &[u8],
+    cred: Cred,
+) -> Result<(Version, Candidates), Next> {
+    let message = Message::decode(proposal);
+    let theirs = match &message {
+        Ok(Message::Proposal(theirs)) => theirs,
+        Ok(Message::Decline(d)) => {
+            consume(conn, ch);
+            return Err(Next::Tcp(declined(conn, d)));
+        }
+        _ => return Err(decline(conn, ch, reason::CNF_ERR)),
+    };
+    let declined = |why| decline_in(theirs.version, conn, ch, why);
+    speaks_ours(conn, proposal).map_err(declined)?;
+    let mut ours = clc::List::<_, { Kind::ALL.len() }>::new();
+    for kind in device::here(cred) {
+        let _ = ours.push(kind.entry());
+    }
+    let local = Local {
+        devices: &ours,
+        // Which processes a device reaches is asked in turn below.
+        reachable: &|device, gid| {
+            ours.get(device)
+                .and_then(|ours| Kind::of_chid(ours.chid))
+                .is_some_and(|kind| kind.may_be(gid))
+        },
+        ueids: config::ueids(),
+        seid: config::seid(),
+        release: RELEASE,
+    };
+    let choices = negotiate::candidates(theirs, &local).map_err(declined)?;
+    Ok((theirs.version, choices))
+}
+
 /// Server: accepts a connection that was offered in a lane, on the terms of the link group. Who
 /// offers what is not its own, or cannot be served, is passed over: the connection goes on as if
 /// nothing had been offered.
+#[inline(never)]
 fn take(conn: &Conn, fd: i32, ch: Met) -> Next {
     let Meeting::Met(Met::Lane(place)) = conn.upgrade.meeting() else { return Next::Later };
     let accepted = || {
@@ -122,6 +137,7 @@ fn pass_over(conn: &Conn) -> Next {
 }
 
 /// Server: accepts one of the client's devices; an error if it cannot be set up.
+#[inline(never)]
 fn accept(
     conn: &Conn,
     (fd, proposal, ch): (i32, &[u8], Met),
@@ -148,6 +164,7 @@ fn accept(
 }
 
 /// The same in a link group, of which `first` is the first contact.
+#[inline(never)]
 fn accept_in(
     conn: &Conn,
     (fd, proposal, ch): (i32, &[u8], Met),
@@ -170,14 +187,6 @@ fn accept_in(
     }
     conn.join(id);
     conn.identity.peer_pid.store(cred.pid as u32, Relaxed);
-    let accept = Message::Accept(ends_message(
-        id,
-        kind,
-        &dmb,
-        Some(choice.eid),
-        first.then_some(choice.release),
-    ));
-    let mut out = [0u8; channel::MAX];
     // Expose before the Accept is out: the client attaches on it. It switches only when we have
     // attached its buffer.
     let info = match expose(conn, fd, proposal, kind, &dmb) {
@@ -188,10 +197,9 @@ fn accept_in(
             return Err(why);
         }
     };
-    let message = write(&accept, &lent.told, &info, &mut out);
-    let sent =
-        message.is_some_and(|n| say(conn, ch, &out[..n], lent.fd.as_ref().map(shm::Handle::raw)));
-    if !sent {
+    let first = first.then_some(choice.release);
+    let ours = || Message::Accept(ends_message(id, kind, &dmb, Some(choice.eid), first));
+    if !say_ours(conn, ch, ours, &lent, &info) {
         return Ok(retract(conn, reason::RENDEZVOUS));
     }
     conn.upgrade.reach(Stage::Accepted);
@@ -200,6 +208,7 @@ fn accept_in(
 
 /// Takes another connection's first contact with `peer` to its end, if its Confirm has come: its
 /// own next operation may be long in coming.
+#[inline(never)]
 fn finish_pending(own: &Conn, kind: Kind, peer: Gid, of: Cred) {
     let Some(first) = group::pending(kind, peer, of) else { return };
     // Of one that has several holders some may be another process, which would not have what is
@@ -217,6 +226,7 @@ fn finish_pending(own: &Conn, kind: Kind, peer: Gid, of: Cred) {
 }
 
 /// Server: has the client confirmed?
+#[inline(never)]
 pub(super) fn confirmed(conn: &Conn, ch: Met) -> Next {
     let mut buffer = [0u8; channel::MAX];
     let id = conn.link_group();
@@ -231,13 +241,13 @@ pub(super) fn confirmed(conn: &Conn, ch: Met) -> Next {
     let message = Message::decode(&buffer[..n]);
     let is_confirm = matches!(message, Ok(Message::Confirm(_)));
     let is_decline = matches!(message, Ok(Message::Decline(_)));
-    let attached = match message {
+    let attached = match &message {
         Ok(Message::Confirm(confirm)) => {
-            attach_confirmed(conn, ch, &confirm, (passed, &buffer[..n]))
+            attach_confirmed(conn, ch, confirm, (passed, &buffer[..n]))
         }
         Ok(Message::Decline(d)) => {
             group::failed(id, d.out_of_sync);
-            Err(declined(conn, &d))
+            Err(declined(conn, d))
         }
         // It went on without us, before it could see our answer.
         _ if n == 0 && ch.is_offer() => return pass_over(conn),
@@ -263,6 +273,7 @@ pub(super) fn confirmed(conn: &Conn, ch: Met) -> Next {
     }
 }
 
+#[inline(never)]
 fn attach_confirmed(
     conn: &Conn,
     ch: Met,
@@ -271,7 +282,7 @@ fn attach_confirmed(
 ) -> Result<(), Reason> {
     let id = conn.link_group();
     let Accept::SmcD(client) = confirm else { return Err(reason::VIOLATION) };
-    let SmcDLevel::V2(v2) = client.level else { return Err(reason::VIOLATION) };
+    let SmcDLevel::V2(v2) = &client.level else { return Err(reason::VIOLATION) };
     let (expected, kind, terms) = group::peer_of(id).ok_or(reason::SYNC_ERR)?;
     let selection = Selection {
         proposed: Proposed::Listed(0),
@@ -291,8 +302,11 @@ fn attach_confirmed(
     if let Some(first) = &v2.first_contact {
         group::introduced(id, first);
     }
-    let hung_up = || ch.peek(conn, &mut [0; channel::MAX]) == Err(Silence::HungUp);
-    if kind == Kind::Verbs && group::is_pending(id) && hung_up() {
+    #[inline(never)]
+    fn hung_up(conn: &Conn, ch: Met) -> bool {
+        ch.peek(conn, &mut [0; channel::MAX]) == Err(Silence::HungUp)
+    }
+    if kind == Kind::Verbs && group::is_pending(id) && hung_up(conn, ch) {
         // It has given up, and the link with it, over which an answer would be waited for in vain.
         // A link that others use is there, and it waits for us to leave its buffer.
         return Err(reason::RENDEZVOUS);

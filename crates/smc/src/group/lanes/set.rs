@@ -12,7 +12,7 @@ pub(in crate::group) struct Lanes {
     pub(super) sessions: u32,
     /// When a handshake in it last succeeded, in handshakes.
     pub(super) stamp: u64,
-    pub(super) lanes: [Lane; LANES],
+    pub(super) lanes: Box<[Lane]>,
     /// Where its clients' connections led, the latest first.
     pub(super) addresses: Addresses,
     /// Bells that came and were not fetched yet.
