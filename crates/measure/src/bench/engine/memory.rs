@@ -70,8 +70,11 @@ pub fn rate(config: &Config, counted: fn(&LinkSpec) -> bool, seconds: f64) -> Re
 
 fn breathe(engine: &mut Engine, seconds: f64) {
     let until = Instant::now() + Duration::from_secs_f64(seconds);
-    while Instant::now() < until {
+    loop {
         (0..100).for_each(|_| engine.breathe());
+        if Instant::now() >= until {
+            break;
+        }
     }
 }
 
@@ -217,12 +220,12 @@ mod tests {
 
     #[test]
     fn all_networks_run() {
+        // Beside other work a thread of a network may not get a processor for that long.
+        let runs = |run: &Run, seconds| {
+            (run.measure)(seconds).unwrap().iter().all(|(_, rate)| *rate > 0.0)
+        };
         for run in shapes().into_iter().chain(threads().unwrap_or_default()) {
-            assert!(
-                (run.measure)(0.01).unwrap().iter().all(|(_, rate)| *rate > 0.0),
-                "{}",
-                run.name
-            );
+            assert!([0.01, 0.1, 1.0, 10.0].into_iter().any(|s| runs(&run, s)), "{}", run.name);
         }
     }
 }
