@@ -6,6 +6,7 @@
 # make check-system   only the whole-system tests (TEST=kill: those with that in their name)
 # make check-guest   only the tests in virtual machines, and what they need
 # make check-wire    rsockets between two of them: every program, mode and size, our library at one end and librdmacm at the other
+# make check-smc     beside the kernel's own SMC, in guests with a kernel that is made for it once (half an hour of processor time), and a table
 # make check-suites  other programs' own test suites, plain and under shortwire: a table (SUITES="redis node": only these)
 # make soak      half an hour of Redis, nginx and PostgreSQL with kills and forks: nothing may grow (SOAK=SECONDS LOAD=BUSY_THREADS)
 # make bench-base   before a change that may cost speed: the main rows of bench sockets, kept as $(BASE)
@@ -62,6 +63,8 @@ PACKAGES = openssl python3-yaml nftables iperf3 sockperf redis-server memcached 
 # What runs virtual machines, and where the kernel for them is kept.
 GUEST_PACKAGES = qemu-system-x86 busybox-static kmod iproute2 ibverbs-utils ibverbs-providers rdmacm-utils
 GUEST = $(CARGO_TARGET_DIR)/guest
+# What its kernel is made with, and what measures there.
+SMC_PACKAGES = $(GUEST_PACKAGES) gcc make flex bison bc libelf-dev xz-utils dpkg-dev sockperf
 
 # What builds for arm64 and emulates it; of which Debian, and with which programs, a guest of arm64 is made, and where.
 ARM64_PACKAGES = qemu-user qemu-system-arm gcc-aarch64-linux-gnu libc6-dev-arm64-cross kmod e2fsprogs
@@ -76,7 +79,7 @@ SUITE_PACKAGES = dpkg-dev make gcc libssl-dev tcl perl util-linux iproute2 $(if 
 MAIN_ROWS = pingpong,roundtrip,stream,rr,one-cpu,few-rr-1,few-rr-4,short,redis-get,nginx-wrk,nginx-wrk-500,nginx-close,few-haproxy-8,pgbench
 BASE = $(CARGO_TARGET_DIR)/bench-base.json
 
-.PHONY: check-arm64 all build programs libraries raw demo bench-base bench-gate check quick torture check-guest check-wire check-system check-suites check-packages soak guest-kernel packages install uninstall \
+.PHONY: check-arm64 all build programs libraries raw demo bench-base bench-gate check quick torture check-guest check-wire check-smc check-system check-suites check-packages soak guest-kernel packages install uninstall \
 	deb rpm image release docs clean
 
 all: build
@@ -135,6 +138,11 @@ check-arm64: packages
 check-wire: PACKAGES = $(GUEST_PACKAGES)
 check-wire: packages guest-kernel build
 	$(CARGO) test -p system-tests --test guest -- --ignored --nocapture wire::
+
+check-smc: PACKAGES = $(SMC_PACKAGES)
+check-smc: packages guest-kernel build
+	@tests/smc-kernel $(GUEST)-smc
+	$(CARGO) test -p system-tests --test guest -- --ignored --nocapture kernel_smc::
 
 check-system: build
 	@$(CARGO) run --quiet --package check -- system "$(TEST)"

@@ -1,5 +1,5 @@
 /* One end of an exchange, over AF_SMC of the kernel or over TCP:
-     smc_peer server|client smc|tcp PORT SEND RECEIVED GO
+     smc_peer server|client smc|tcp PORT SEND RECEIVED GO [ADDRESS]
    Sends the file SEND and keeps what comes in RECEIVED, both at once, in many small calls. Then says what the kernel thinks of an
    AF_SMC socket, waits for the file GO, and closes. */
 #include <arpa/inet.h>
@@ -75,10 +75,12 @@ static void diagnose(unsigned local, unsigned peer)
 
 int main(int argc, char **argv)
 {
-	if (argc != 7)
-		errx(2, "usage: server|client smc|tcp PORT SEND RECEIVED GO");
+	if (argc != 7 && argc != 8)
+		errx(2, "usage: server|client smc|tcp PORT SEND RECEIVED GO [ADDRESS]");
 	int smc = !strcmp(argv[2], "smc");
 	struct sockaddr_in a = { .sin_family = AF_INET, .sin_port = htons(atoi(argv[3])), .sin_addr = { htonl(INADDR_LOOPBACK) } };
+	if (argc == 8 && !inet_aton(argv[7], &a.sin_addr))
+		errx(2, "%s is no address", argv[7]);
 	int s = socket(smc ? AF_SMC : AF_INET, SOCK_STREAM, 0), one = 1;
 	if (s < 0)
 		err(1, "socket");

@@ -19,7 +19,7 @@ use std::time::Duration;
 use crate::{Case, Proc, Skip, need, skip};
 use image::Image;
 use kernel::Kernel;
-use machine::{ARM64, ARM64_WITH_PAGES_OF_16_KIB, Machine, X86_64};
+use machine::{ARM64, ARM64_WITH_PAGES_OF_16_KIB, Machine, X86_64, X86_64_WITH_SMC};
 
 /// Megabytes of memory of a guest.
 const MEMORY: u32 = 1024;
@@ -72,6 +72,14 @@ impl Guest {
             return skip("guests are written for x86-64");
         }
         Guest::of(&X86_64)
+    }
+
+    /// The same, with a kernel whose SMC has a device on one machine, as SMC-D and by software RDMA. It needs no modules.
+    pub fn with_kernels_smc() -> Result<Guest, Skip> {
+        if !cfg!(target_arch = "x86_64") {
+            return skip("guests are written for x86-64");
+        }
+        Guest::of(&X86_64_WITH_SMC)
     }
 
     /// The same for arm64, on any machine. Programs are those that are built for it: their libraries are to be

@@ -2,17 +2,40 @@
 //! has none for a listener of its. Both fall back to TCP before a byte of the handshake is in the
 //! stream, and what is sent arrives.
 
-use system_tests::guest::Guest;
-use system_tests::{case, compile, secs, shortwire};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use system_tests::guest::{Guest, pair};
+use system_tests::{Case, Skip, case, compile, need, secs, shortwire};
+
+use crate::roce::turn;
 
 /// No SMC option came: the kernel's reason, and ours for a peer that is not under Shortwire.
 const PEER_NO_SMC: &str = "0x03010000";
 
-fn turn<'a>(said: &'a str, name: &str) -> &'a str {
-    let (_, rest) = said
-        .split_once(&format!("== {name}\n"))
-        .unwrap_or_else(|| panic!("no turn {name}:\n{said}"));
-    rest.split("\n== ").next().unwrap_or(rest)
+const EXCHANGE: &str = include_str!("smc_exchange.sh");
+
+/// What exchanges need.
+fn equip(guest: &mut Guest, case: &Case) -> Result<(), Skip> {
+    for name in ["smc_peer", "smc_admin"] {
+        let program = case.dir().join(name);
+        std::fs::copy(compile(name)?, &program).expect("the program under its name");
+        guest.program(&program);
+    }
+    guest.program(&shortwire()).program(&shortwire().with_file_name("libshortwire.so"));
+    let preload = std::fs::read(compile("smc_preload")?).expect("the library");
+    guest.file("/tmp/libsmc-preload.so", preload);
+    Ok(())
+}
+
+/// Whether both ends of each exchange have all.
+fn intact(said: &str, names: &[&str]) {
+    for name in names {
+        let turn = turn(said, name);
+        for line in ["server: 0", "client: 0", "to client: intact", "to server: intact"] {
+            assert!(turn.lines().any(|said| said == line), "{name}: {line} is missing in\n{turn}");
+        }
+    }
 }
 
 #[test]
@@ -20,14 +43,9 @@ fn kernel_smc_and_ours_fall_back_to_tcp() {
     case("kernel-smc", |case| {
         let mut guest = Guest::new()?;
         guest.modules(&["smc", "smc_diag"]);
-        let peer = compile("smc_peer")?;
-        let program = case.dir().join("smc_peer");
-        std::fs::copy(peer, &program).expect("the program under its name");
-        guest.program(&program).program(&shortwire());
-        let preload = std::fs::read(compile("smc_preload")?).expect("the library");
-        guest.file("/tmp/libsmc-preload.so", preload);
-        guest.program(&shortwire().with_file_name("libshortwire.so"));
-        let ended = guest.run(case, "", include_str!("kernel_smc.sh"), secs(700));
+        equip(&mut guest, case)?;
+        let script = [EXCHANGE, include_str!("kernel_smc.sh")].concat();
+        let ended = guest.run(case, "", &script, secs(700));
         let said = ended.success();
         let names = [
             "kernel-client",
@@ -35,15 +53,8 @@ fn kernel_smc_and_ours_fall_back_to_tcp() {
             "kernel-client-under-run",
             "kernel-server-under-run",
         ];
-        for name in names.iter().chain(&["kernel-both-under-run", "ours-both", "run-and-smc_run"]) {
-            let turn = turn(said, name);
-            for line in ["server: 0", "client: 0", "to client: intact", "to server: intact"] {
-                assert!(
-                    turn.lines().any(|said| said == line),
-                    "{name}: {line} is missing in\n{turn}"
-                );
-            }
-        }
+        intact(said, &names);
+        intact(said, &["kernel-both-under-run", "ours-both", "run-and-smc_run"]);
         for name in names {
             let turn = turn(said, name);
             let kernel = if name.starts_with("kernel-client") { "client" } else { "server" };
@@ -89,6 +100,97 @@ fn kernel_smc_and_ours_fall_back_to_tcp() {
             2,
             "{ours}"
         );
+        Ok(())
+    });
+}
+
+/// `make check-smc`: the kernel's SMC over its own loopback device. Its sockets carry what is sent, are left alone by
+/// us and listed, and fall back beside ours; then a table of both and TCP, by sockperf.
+#[test]
+#[ignore = "needs a kernel that takes minutes to make: make check-smc"]
+fn kernel_smc_in_memory() {
+    case("kernel-smc-memory", |case| {
+        let mut guest = Guest::with_kernels_smc()?;
+        equip(&mut guest, case)?;
+        guest.program(&need("sockperf")?);
+        let script = [EXCHANGE, include_str!("kernel_smc_memory.sh")].concat();
+        let ended = guest.run(case, "", &script, secs(1500));
+        let said = ended.success();
+        let mixed = ["kernel-client", "kernel-server"];
+        let ours = ["kernel-both", "kernel-both-under-run", "ours-both"];
+        intact(said, &mixed);
+        intact(said, &ours);
+        let rows = |name| turn(said, name).lines().filter(|line| line.starts_with("ss: ")).count();
+        for name in ["kernel-both", "kernel-both-under-run"] {
+            assert_eq!(turn(said, name).matches("mode 2 reason 0x00000000").count(), 2, "{said}");
+        }
+        let listed = turn(said, "kernel-both-under-run");
+        assert_eq!(listed.matches("KERNEL_SMC SMCD").count(), 2, "{listed}");
+        assert_eq!((rows("kernel-both"), rows("ours-both")), (0, 2), "{said}");
+        assert_eq!(turn(said, "ours-both").matches(" SMCD").count(), 2, "{said}");
+        for name in mixed {
+            assert!(turn(said, name).contains(&format!("mode 1 reason {PEER_NO_SMC}")), "{said}");
+        }
+        println!("\n{}", table(turn(said, "figures")));
+        Ok(())
+    });
+}
+
+/// Lines "figure NAME-SIZE WHAT VALUE" as rows of medians.
+fn table(said: &str) -> String {
+    let mut values: BTreeMap<(&str, &str), [Vec<f64>; 3]> = BTreeMap::new();
+    for line in said.lines().filter_map(|line| line.strip_prefix("figure ")) {
+        let fields: Vec<&str> = line.split(' ').collect();
+        let [end, what, value] = fields[..] else { panic!("no figure: {line}") };
+        let (by, size) = end.rsplit_once('-').expect("a size");
+        let column = ["tcp", "kernel", "shortwire"].iter().position(|name| *name == by);
+        let row = values.entry((what, size)).or_default();
+        row[column.expect("a name")].push(value.parse().expect("a number"));
+    }
+    assert_eq!(values.len(), 3, "{said}");
+    let mut table = String::from("sockperf                      TCP  kernel's SMC-D   Shortwire\n");
+    for ((what, size), columns) in values {
+        let unit = if what == "ping-pong" { "us" } else { "1/s" };
+        let [tcp, kernel, ours] = columns.map(|mut values| {
+            assert_eq!(values.len(), 3, "{said}");
+            values.sort_by(f64::total_cmp);
+            values[1]
+        });
+        let name = format!("{what} {size} B, {unit}");
+        writeln!(table, "{name:22} {tcp:>10} {kernel:>15} {ours:>11}").expect("writing to memory");
+    }
+    table
+}
+
+/// `make check-smc`: two guests with soft-RoCE, every end under Shortwire. What is the kernel's SMC-R is left alone and
+/// listed, and TCP to the other guest stays TCP.
+#[test]
+#[ignore = "needs a kernel that takes minutes to make: make check-smc"]
+fn kernel_smc_between_guests() {
+    case("kernel-smc-between", |case| {
+        let machine = || {
+            let mut guest = Guest::with_kernels_smc()?;
+            equip(&mut guest, case)?;
+            guest.program(&need("ip")?).program(&need("rdma")?);
+            guest.file("/functions", include_str!("smc_functions.sh"));
+            Ok::<_, Skip>(guest)
+        };
+        let setup = "/bin/rdma link add rxe0 type rxe netdev $card || exit 1
+            export SHORTWIRE_AFTER=4
+            smc_admin ueid SHORTWIRE && smc_admin pnet CABLE card $card && smc_admin pnet CABLE rdma rxe0 || exit 1
+            ";
+        let script = include_str!("kernel_smc_between.sh");
+        let ended = pair::run(case, [machine()?, machine()?], setup, script, secs(1500));
+        let said = ended.success();
+        intact(said, &["kernel-smc", "tcp"]);
+        let smc = turn(said, "kernel-smc");
+        assert_eq!(smc.matches("mode 0 reason 0x00000000").count(), 2, "{smc}");
+        for row in ["near ss: ", "far ss: "] {
+            let rows = |name| turn(said, name).lines().filter(|line| line.starts_with(row));
+            assert!(rows("kernel-smc").any(|row| row.contains("KERNEL_SMC SMCR")), "{said}");
+            assert!(rows("tcp").any(|row| row.contains(" TCP ")), "{said}");
+            assert!(!rows("tcp").any(|row| row.contains("SMCD")), "{said}");
+        }
         Ok(())
     });
 }
