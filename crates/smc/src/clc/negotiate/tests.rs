@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::clc::fixtures::{self, accept, confirm, proposal};
-use crate::clc::{Devices, Eids, FirstContact, NativeIsm, OfferV1, SmcD};
+use crate::clc::{Devices, Eids, FirstContact, MAX_LEN, Message, NativeIsm, OfferV1, SmcD};
 
 const LOOPBACK: Device = fixtures::LOOPBACK;
 const ISM: Device = Device { gid: Gid { hi: 0x1122_3344_5566_7788, lo: 0 }, chid: 0x07c1 };
@@ -187,4 +187,35 @@ fn the_server_checks_the_confirm() {
     let older = |_: &mut SmcD, v2: &mut SmcDv2| v2.first_contact = Some(FirstContact::default());
     assert_eq!(check(older), Err(reason::RELEASE_ERR));
     assert_eq!(check_confirm(&selection, &accept(fixtures::ACCEPT_V1)), Err(reason::VIOLATION));
+}
+
+/// Every decision over the messages of the kernel is the one that the kernel has made, and what we
+/// say in its place is the same, byte for byte.
+#[test]
+fn the_kernels_own_handshake() {
+    let encoded = |message: Message| {
+        let mut bytes = [0xaa; MAX_LEN];
+        let len = message.encode(&mut bytes).unwrap();
+        bytes[..len].to_vec()
+    };
+    let gid = Gid { hi: 0x0a09_9265_c066_46da, lo: 0x8777_7055_6730_18f8 };
+    let device = Device { gid, chid: Device::LOOPBACK_CHID };
+    let eid = Eid::user("SHORTWIRE").unwrap();
+    let ours = offer(&[eid], None, &[device]);
+    assert_eq!(encoded(Message::Proposal(ours)), fixtures::hex(fixtures::KERNEL_PROPOSAL));
+
+    let asked = proposal(fixtures::KERNEL_PROPOSAL);
+    let (ueids, devices) = ([eid], [device]);
+    let local = Local { ueids: &ueids, ..local(&devices) };
+    let selection = select(&asked, &local).unwrap();
+    assert_eq!((selection.chid, selection.gid, selection.eid), (device.chid, gid, eid));
+
+    let given = accept(fixtures::KERNEL_ACCEPT);
+    let agreed = check_accept(&asked, &given).unwrap();
+    assert_eq!((agreed.release, agreed.first_contact), (Some(selection.release), true));
+    assert_eq!(encoded(Message::Accept(given)), fixtures::hex(fixtures::KERNEL_ACCEPT));
+
+    let confirmed = confirm(fixtures::KERNEL_CONFIRM);
+    assert_eq!(check_confirm(&selection, &confirmed), Ok(()));
+    assert_eq!(encoded(Message::Confirm(confirmed)), fixtures::hex(fixtures::KERNEL_CONFIRM));
 }
