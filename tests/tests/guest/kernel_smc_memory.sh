@@ -9,6 +9,7 @@ exchange ours-both tcp "$run" tcp "$run"
 
 # NAME, what the two ends are started by, and how sockperf is to measure: the figure of its summary.
 port=6000
+packets() { awk '/ lo:/ { print $3 }' /proc/net/dev; }
 figure() {
     name=$1 by=$2 port=$((port + 1))
     shift 2
@@ -16,10 +17,12 @@ figure() {
     until grep -q :$(printf %04X $port) /proc/net/tcp; do sleep 0.1; done
     # Of the kernel's SMC the server's address is seen before the socket listens.
     sleep 1
+    before=$(packets)
     $by sockperf "$@" --tcp -i 127.0.0.1 -p $port -t 6 > /tmp/sockperf-client 2>&1 & client=$!
     sleep 4
     shortwire ss -W | grep 127.0.0.1:$port | sed "s/^/ss $name: /"
     wait $client
+    echo "packets $name $1 $(($(packets) - before))"
     kill $server
     wait $server 2> /dev/null
     sed -n "s/.*Summary: \(Latency\|Message Rate\|BandWidth\) is \([0-9.]*\) .*/figure $name $1 \2/p" /tmp/sockperf-client | head -n 1

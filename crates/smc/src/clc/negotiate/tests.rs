@@ -189,8 +189,8 @@ fn the_server_checks_the_confirm() {
     assert_eq!(check_confirm(&selection, &accept(fixtures::ACCEPT_V1)), Err(reason::VIOLATION));
 }
 
-/// Every decision over the messages of the kernel is the one that the kernel has made, and what we
-/// say in its place is the same, byte for byte.
+/// Every decision over the messages of the kernel is the one that the kernel has made. Our Proposal in
+/// place of its own is the same byte for byte; Accept and Confirm are written again as they came.
 #[test]
 fn the_kernels_own_handshake() {
     let encoded = |message: Message| {
