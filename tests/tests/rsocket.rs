@@ -175,15 +175,25 @@ fn our_own_rstream() {
             "--seconds",
             "0.05",
         ]);
-        let output = command.args(["--size", "64,64K"]).args(options).output().unwrap();
+        command.args(["--size", "64,64K", "--streams", "3"]).args(options);
+        let output = command.output().unwrap();
         assert!(output.status.success(), "{options:?}: {}", text(&output));
         let printed = String::from_utf8_lossy(&output.stdout).into_owned();
         let direct =
             ["riowrite 64 KiB", "memcpy"].into_iter().filter(|_| !options.contains(&"--fork"));
-        for row in ["latency 64 B", "bandwidth 64 KiB", "messages, one way 8 B", "bare-ring", "tcp"]
-            .into_iter()
-            .chain(direct)
-        {
+        let rows = [
+            "latency 64 B",
+            "bandwidth 64 KiB",
+            "bandwidth 64 KiB, 3 streams",
+            "both ways 64 KiB",
+            "both ways 64 KiB, 3 streams",
+            "messages, one way 8 B",
+            "bare-ring",
+            "tcp",
+        ];
+        for row in rows.into_iter().chain(direct) {
+            let row = format!("\"{row}\"");
+            let row = row.as_str();
             assert!(printed.contains(row), "{options:?}: {row} is missing in\n{printed}");
         }
     }

@@ -3,6 +3,7 @@
 
 mod limits;
 mod measure;
+mod pump;
 mod report;
 mod serve;
 mod wire;
@@ -17,7 +18,6 @@ use measure::{Case, Client};
 use report::Report;
 use terminal::signals;
 use terminal::units::{parse_seconds, parse_size};
-use wire::Wire;
 
 use crate::bench::machine::Machine;
 use crate::bench::progress::Progress;
@@ -28,7 +28,7 @@ use crate::sys;
 #[command(about = "Measure rsockets: latency, bandwidth, message rate")]
 #[command(
     long_about = "Measures what librdmacm's rstream and riostream do, over rsockets and over TCP in turn: latency (half a round trip) \
-and bandwidth over message sizes, the rate of small messages, and direct writes into memory of the peer (riowrite), beside the limits of this \
+and bandwidth over message sizes, one way and both ways at once, of one stream and of several, the rate of small messages, and direct writes into memory of the peer (riowrite), beside the limits of this \
 machine: a bare ring in shared memory with one copy in and one copy out, and memcpy.
 
 Without --listen and --server both ends run here, each on a processor of its own. The server ends with this process, also on Ctrl-C."
@@ -68,6 +68,11 @@ pub struct Rstream {
     /// Message sizes, separated by commas, or all
     #[arg(short = 'S', long, value_name = "BYTES,...", default_value = "64,64K,1M")]
     pub size: Sizes,
+    /// Connections of the measures that use several (1: without these): one thread at each end
+    /// serves them all. A server elsewhere takes the further ones at a port that the system gives
+    /// it
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=64))]
+    pub streams: u8,
     /// The server forks a process for each client; without riowrite, whose target must not be a
     /// child's
     #[arg(long)]
@@ -143,13 +148,13 @@ pub fn run(args: &Rstream) -> Result<()> {
 }
 
 /// A server on another processor, and the client that is connected to it.
-struct Pair {
-    client: Client,
+struct Pair<'a> {
+    client: Client<'a>,
     server: Child,
 }
 
-impl Pair {
-    fn start(args: &Rstream, transport: Transport, cpu: Option<usize>) -> Result<Self> {
+impl<'a> Pair<'a> {
+    fn start(args: &'a Rstream, transport: Transport, cpu: Option<usize>) -> Result<Self> {
         let mut command =
             Command::new(std::env::current_exe().context("cannot find this program")?);
         command.args([
@@ -167,12 +172,12 @@ impl Pair {
         sys::at_start(&mut command, cpu);
         let mut server =
             command.stdout(Stdio::piped()).spawn().context("cannot start the server")?;
-        let mut connect = || -> Result<Client> {
+        let mut connect = || -> Result<Client<'a>> {
             let mut line = String::new();
             BufReader::new(server.stdout.take().context("no output")?).read_line(&mut line)?;
             let port = line.trim().rsplit(' ').next().and_then(|port| port.parse().ok());
             let port: u16 = port.context("the server did not start")?;
-            Ok(Client::new(Wire::connect(("127.0.0.1", port), transport, args)?))
+            Client::new(args, "127.0.0.1", port, transport)
         };
         match connect() {
             Ok(client) => Ok(Self { client, server }),
@@ -216,7 +221,7 @@ fn rounds(
     args: &Rstream,
     cpus: Option<(usize, usize)>,
     cases: &[Case],
-    pairs: &mut [Pair],
+    pairs: &mut [Pair<'_>],
     report: &mut Report,
     progress: &Progress,
 ) -> Result<()> {
@@ -245,13 +250,13 @@ fn rounds(
 fn elsewhere(args: &Rstream, server: &str) -> Result<()> {
     let cases = Case::list(args, args.transport == Transport::Rsocket && !args.fork);
     let mut report = Report::new(args, Machine::describe(None).warned(), &cases);
-    let wire = Wire::connect((server, args.port), args.transport, args).with_context(|| {
+    let connected = Client::new(args, server, args.port, args.transport);
+    let mut client = connected.with_context(|| {
         let port = args.port;
         format!(
             "cannot connect to {server}, port {port}: does `shortwire rstream --listen` run there?"
         )
     })?;
-    let mut client = Client::new(wire);
     let path =
         if args.transport == Transport::Tcp { report::Path::Tcp } else { report::Path::Rsocket };
     for _ in 0..args.repeat {

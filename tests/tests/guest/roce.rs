@@ -84,7 +84,10 @@ fn rsockets_over_verbs_move_verified_data() {
             );
         }
         let own = turn(said, "own");
-        assert!(own.contains("client: 0") && own.contains("\"riowrite 64 KiB\""), "{own}");
+        assert!(own.contains("client: 0"), "{own}");
+        for row in ["riowrite 64 KiB", "both ways 64 KiB", "bandwidth 64 KiB, 4 streams"] {
+            assert!(own.contains(&format!("\"{row}\"")), "{row} is missing in\n{own}");
+        }
         let repoll = turn(said, "repoll");
         assert!(repoll.contains(" steps, 0 wrong") && repoll.contains("ended: 0"), "{repoll}");
         // The kernel ends the connection of a process that dies; rstream then ends with -1.

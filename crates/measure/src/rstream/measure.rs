@@ -4,8 +4,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::Rstream;
+use super::pump::{self, Load};
 use super::wire::{Stream, Wire};
+use super::{Rstream, Transport};
 
 /// Behind each order, and what the server answers when all has arrived.
 pub const DONE: u8 = 0x5a;
@@ -25,6 +26,8 @@ pub enum Kind {
     Bandwidth,
     Rate,
     Direct,
+    /// Bandwidth, both ways at once.
+    Both,
 }
 
 /// One measure; also what the client orders from the server.
@@ -32,20 +35,39 @@ pub enum Kind {
 pub struct Case {
     pub kind: Kind,
     pub size: usize,
+    /// Connections, all served by one thread at each end.
+    pub streams: u8,
     pub verify: bool,
 }
 
 impl Case {
     pub fn list(args: &Rstream, direct: bool) -> Vec<Self> {
         let sizes = || args.size.0.iter().map(|size| *size as usize);
-        let all = |kind| sizes().map(move |size| Self { kind, size, verify: args.verify });
-        let rate = Self { kind: Kind::Rate, size: SMALL, verify: args.verify };
-        let mut cases: Vec<_> =
-            all(Kind::Latency).chain([rate]).chain(all(Kind::Bandwidth)).collect();
+        let verify = args.verify;
+        let all = |kind, streams| sizes().map(move |size| Self { kind, size, streams, verify });
+        let rate = Self { kind: Kind::Rate, size: SMALL, streams: 1, verify };
+        let mut cases: Vec<_> = all(Kind::Latency, 1).chain([rate]).collect();
+        let several = (args.streams > 1).then_some(args.streams);
+        for kind in [Kind::Bandwidth, Kind::Both] {
+            for streams in std::iter::once(1).chain(several) {
+                cases.extend(all(kind, streams));
+            }
+        }
         if direct {
-            cases.extend(all(Kind::Direct).filter(|case| case.size as u64 >= DIRECT));
+            cases.extend(all(Kind::Direct, 1).filter(|case| case.size as u64 >= DIRECT));
         }
         cases
+    }
+
+    /// What each stream carries, seen from the client.
+    pub fn load(&self, count: u64) -> Load {
+        let bytes = count * self.size as u64;
+        Load { out: bytes, into: if self.kind == Kind::Both { bytes } else { 0 } }
+    }
+
+    /// Whether it takes a thread that must not block.
+    pub fn is_pumped(&self) -> bool {
+        self.streams > 1 || self.kind == Kind::Both
     }
 
     pub fn has_tcp(&self) -> bool {
@@ -63,15 +85,19 @@ impl Case {
             Kind::Bandwidth => "bandwidth",
             Kind::Rate => "messages, one way",
             Kind::Direct => "riowrite",
+            Kind::Both => "both ways",
         };
-        format!("{what} {size}")
+        match self.streams {
+            1 => format!("{what} {size}"),
+            n => format!("{what} {size}, {n} streams"),
+        }
     }
 
     pub fn unit(&self) -> &'static str {
         match self.kind {
             Kind::Latency => "us",
             Kind::Rate => "1/s",
-            Kind::Bandwidth | Kind::Direct => "B/s",
+            Kind::Bandwidth | Kind::Both | Kind::Direct => "B/s",
         }
     }
 
@@ -81,7 +107,10 @@ impl Case {
         match self.kind {
             Kind::Latency => seconds * 1e6 / count as f64 / 2.0,
             Kind::Rate => count as f64 / seconds,
-            Kind::Bandwidth | Kind::Direct => count as f64 * self.size as f64 / seconds,
+            Kind::Bandwidth | Kind::Both | Kind::Direct => {
+                let load = self.load(count);
+                (load.out + load.into) as f64 * f64::from(self.streams) / seconds
+            }
         }
     }
 
@@ -89,6 +118,7 @@ impl Case {
         let mut out = [0; ORDER];
         out[..4].copy_from_slice(&(self.kind as u32).to_be_bytes());
         out[4] = self.verify.into();
+        out[5] = self.streams;
         out[8..16].copy_from_slice(&(self.size as u64).to_be_bytes());
         out[16..].copy_from_slice(&count.to_be_bytes());
         out
@@ -101,21 +131,26 @@ impl Case {
             [0, 0, 0, 1] => Kind::Bandwidth,
             [0, 0, 0, 2] => Kind::Rate,
             [0, 0, 0, 3] => Kind::Direct,
+            [0, 0, 0, 4] => Kind::Both,
             _ => bail!("the client speaks another language"),
         };
         let size = number(8);
         ensure!((1..=1 << 30).contains(&size), "a client asks for messages of {size} bytes");
-        Ok((Self { kind, size: size as usize, verify: bytes[4] != 0 }, number(16)))
+        ensure!(bytes[5] != 0, "a client asks for no stream, as an older version does");
+        let case = Self { kind, size: size as usize, streams: bytes[5], verify: bytes[4] != 0 };
+        Ok((case, number(16)))
     }
 }
 
-/// Byte `i` of message number `n`, if that is verified.
+/// What the bytes of message number `n` begin with.
+pub fn first_of(n: u64) -> usize {
+    (n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as usize
+}
+
+/// The bytes of message number `n`, if that is verified.
 pub fn fill(buffer: &mut [u8], n: u64) {
-    let first = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56;
-    buffer
-        .iter_mut()
-        .enumerate()
-        .for_each(|(i, byte)| *byte = (first as usize + i + (i >> 8)) as u8);
+    let first = first_of(n);
+    buffer.iter_mut().enumerate().for_each(|(i, byte)| *byte = (first + i + (i >> 8)) as u8);
 }
 
 /// How many messages fill the time, if `count` of them took so long.
@@ -123,15 +158,20 @@ fn fitting(count: u64, took: Duration, time: Duration) -> u64 {
     (count as f64 * time.as_secs_f64() / took.as_secs_f64()).max(1.0) as u64
 }
 
-pub struct Client {
-    wire: Wire,
+pub struct Client<'a> {
+    args: &'a Rstream,
+    host: String,
+    transport: Transport,
+    /// The first gives orders.
+    wires: Vec<Wire>,
     /// Messages that filled the time the last time, per case.
     counts: Vec<(Case, u64)>,
 }
 
-impl Client {
-    pub fn new(wire: Wire) -> Self {
-        Self { wire, counts: Vec::new() }
+impl<'a> Client<'a> {
+    pub fn new(args: &'a Rstream, host: &str, port: u16, transport: Transport) -> Result<Self> {
+        let wire = Wire::connect((host, port), transport, args)?;
+        Ok(Self { args, host: host.into(), transport, wires: vec![wire], counts: Vec::new() })
     }
 
     /// One run of about `time`, in the unit of the case.
@@ -163,21 +203,49 @@ impl Client {
 
     fn once(&mut self, case: &Case, count: u64) -> Result<Duration> {
         let what = || format!("{} failed", case.name());
-        self.wire.send(&case.encode(count)).with_context(what)?;
+        let streams = usize::from(case.streams);
+        self.wires[0].send(&case.encode(count)).with_context(what)?;
+        if self.wires.len() < streams {
+            self.connect_more(streams)?;
+        }
         let mut buffer = vec![0; case.size];
         fill(&mut buffer, 0);
         // The server is there, and has mapped what is to be written.
         let mut ready = [0];
-        self.wire.recv(&mut ready).with_context(what)?;
+        self.wires[0].recv(&mut ready).with_context(what)?;
         let start = Instant::now();
         match case.kind {
             Kind::Latency => self.pingpong(case, count, &mut buffer),
             Kind::Direct => self.write_at(case, count, &mut buffer),
-            Kind::Bandwidth | Kind::Rate => self.stream(case, count, &mut buffer),
+            _ if case.is_pumped() => self.pump(case, count),
+            Kind::Bandwidth | Kind::Both | Kind::Rate => self.stream(case, count, &mut buffer),
         }
         .with_context(what)?;
         let took = start.elapsed();
         Ok(took)
+    }
+
+    /// To the port that the server opens for them.
+    fn connect_more(&mut self, streams: usize) -> Result<()> {
+        let mut port = [0; 2];
+        self.wires[0].recv(&mut port).context("the server opens no port for further streams")?;
+        let place = (self.host.as_str(), u16::from_be_bytes(port));
+        while self.wires.len() < streams {
+            let wire = Wire::connect(place, self.transport, self.args).with_context(|| {
+                let (host, port) = place;
+                format!(
+                    "cannot connect further streams to {host}, port {port}; --streams 1 does without"
+                )
+            })?;
+            self.wires.push(wire);
+        }
+        Ok(())
+    }
+
+    fn pump(&mut self, case: &Case, count: u64) -> Result<()> {
+        let wires = &mut self.wires[..usize::from(case.streams)];
+        ensure!(pump::run(wires, case, case.load(count))?, "wrong bytes came from the server");
+        self.confirmed()
     }
 
     fn pingpong(&mut self, case: &Case, count: u64, buffer: &mut [u8]) -> Result<()> {
@@ -186,8 +254,8 @@ impl Client {
             if case.verify {
                 fill(buffer, n);
             }
-            self.wire.send(buffer)?;
-            self.wire.recv(&mut back)?;
+            self.wires[0].send(buffer)?;
+            self.wires[0].recv(&mut back)?;
             ensure!(!case.verify || back == buffer, "message {n} came back changed");
         }
         Ok(())
@@ -198,7 +266,7 @@ impl Client {
             if case.verify {
                 fill(buffer, n);
             }
-            self.wire.send(buffer)?;
+            self.wires[0].send(buffer)?;
         }
         self.confirmed()
     }
@@ -208,7 +276,7 @@ impl Client {
             if case.verify {
                 fill(buffer, n);
             }
-            let Stream::Rsocket(stream) = &self.wire.stream else {
+            let Stream::Rsocket(stream) = &self.wires[0].stream else {
                 bail!("TCP has no direct writes")
             };
             let mut done = 0;
@@ -216,17 +284,19 @@ impl Client {
                 match stream.write_at(&buffer[done..], done as u64) {
                     Ok(0) => bail!("the server has mapped less than it should"),
                     Ok(n) => done += n,
-                    Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => self.wire.wait(true)?,
+                    Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {
+                        self.wires[0].wait(true)?
+                    }
                     Err(e) => return Err(e.into()),
                 }
             }
             if case.verify {
-                self.wire.send(&[DONE])?;
+                self.wires[0].send(&[DONE])?;
                 self.confirmed()?;
             }
         }
         if !case.verify {
-            self.wire.send(&[DONE])?;
+            self.wires[0].send(&[DONE])?;
             self.confirmed()?;
         }
         Ok(())
@@ -234,7 +304,7 @@ impl Client {
 
     fn confirmed(&mut self) -> Result<()> {
         let mut answer = [0];
-        self.wire.recv(&mut answer)?;
+        self.wires[0].recv(&mut answer)?;
         ensure!(answer[0] == DONE, "the server found wrong bytes");
         Ok(())
     }

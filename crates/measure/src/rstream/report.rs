@@ -33,8 +33,10 @@ pub struct Report {
 /// What the project promises: against which path, and how much.
 fn bars(case: &Case) -> &'static [(Path, f64)] {
     match (case.kind, case.size) {
-        (Kind::Latency, 64) => &[(Path::Tcp, 10.0)],
-        (Kind::Bandwidth, 65536 | 1_048_576) => &[(Path::Tcp, 2.0), (Path::Limit, 0.8)],
+        (Kind::Latency, 64) => &[(Path::Tcp, 10.0), (Path::Limit, 0.5)],
+        (Kind::Bandwidth | Kind::Both, 65536 | 1_048_576) => {
+            &[(Path::Tcp, 2.0), (Path::Limit, 0.8)]
+        }
         (Kind::Direct, 1_048_576) => &[(Path::Limit, 0.9)],
         _ => &[],
     }

@@ -1,17 +1,21 @@
 //! The server: does what each order says, whatever transport it came over.
 
 use std::io::{ErrorKind, Write as _};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::Rstream;
 use super::measure::{Case, DONE, Kind, ORDER, fill};
+use super::pump::{self, Load};
 use super::wire::{Listener, Stream, Wire};
+use super::{Rstream, Transport};
 use crate::sys;
 
 /// What one receive takes at most: a receiver of small messages takes what is there.
 const CHUNK: usize = 64 << 10;
 const PAGE: usize = 4096;
+/// How long a client may take to connect its further streams.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 pub fn run(args: &Rstream) -> Result<()> {
     let place = || format!("cannot listen on {} port {}", args.bind, args.port);
@@ -26,7 +30,7 @@ pub fn run(args: &Rstream) -> Result<()> {
             match sys::fork()? {
                 None => {
                     drop(listener);
-                    return serve(wire);
+                    return serve(args, wire);
                 }
                 Some(child) if args.beside.is_some() => {
                     drop(wire);
@@ -36,7 +40,7 @@ pub fn run(args: &Rstream) -> Result<()> {
                 Some(_) => continue,
             }
         }
-        let outcome = serve(wire);
+        let outcome = serve(args, wire);
         if args.beside.is_some() {
             return outcome;
         }
@@ -47,9 +51,11 @@ pub fn run(args: &Rstream) -> Result<()> {
 }
 
 /// Until the client ends.
-fn serve(mut wire: Wire) -> Result<()> {
+fn serve(args: &Rstream, first: Wire) -> Result<()> {
+    let mut wires = vec![first];
     let mut buffer = Vec::new();
     loop {
+        let wire = &mut wires[0];
         let mut order = [0; ORDER];
         // Asleep: a server that is not measured must not take processor time.
         wire.wait(false)?;
@@ -59,17 +65,48 @@ fn serve(mut wire: Wire) -> Result<()> {
             Err(e) => return Err(e).context("cannot read the next order"),
         }
         let (case, count) = Case::decode(&order)?;
+        if case.is_pumped() {
+            accept_more(args, &mut wires, case.streams.into())?;
+            pumped(&mut wires[..usize::from(case.streams)], &case, count)?;
+            continue;
+        }
         buffer.clear();
         buffer.resize(case.size.max(CHUNK) + PAGE, 0);
         // Whole pages, as memory for RDMA should be.
         let skip = buffer.as_ptr().align_offset(PAGE);
         let buffer = &mut buffer[skip..];
         match case.kind {
-            Kind::Latency => echo(&mut wire, &case, count, buffer),
-            Kind::Bandwidth | Kind::Rate => swallow(&mut wire, &case, count, buffer),
-            Kind::Direct => be_written(&mut wire, &case, count, buffer),
+            Kind::Latency => echo(wire, &case, count, buffer),
+            Kind::Bandwidth | Kind::Both | Kind::Rate => swallow(wire, &case, count, buffer),
+            Kind::Direct => be_written(wire, &case, count, buffer),
         }?;
     }
+}
+
+/// By a port of their own: at the other one the next client may wait.
+fn accept_more(args: &Rstream, wires: &mut Vec<Wire>, streams: usize) -> Result<()> {
+    if wires.len() >= streams {
+        return Ok(());
+    }
+    let transport = match wires[0].stream {
+        Stream::Rsocket(_) => Transport::Rsocket,
+        Stream::Tcp(_) => Transport::Tcp,
+    };
+    let listener = Listener::bind((wires[0].here()?, 0), transport, args)
+        .context("cannot listen for further streams")?;
+    wires[0].send(&listener.port()?.to_be_bytes())?;
+    while wires.len() < streams {
+        let wire = listener.accept_within(PATIENCE, args.mode);
+        wires.push(wire.context("the client's further streams did not come")?);
+    }
+    Ok(())
+}
+
+fn pumped(wires: &mut [Wire], case: &Case, count: u64) -> Result<()> {
+    wires[0].send(&[DONE])?;
+    let Load { out: into, into: out } = case.load(count);
+    let good = pump::run(wires, case, Load { out, into })?;
+    answer(&mut wires[0], good)
 }
 
 fn echo(wire: &mut Wire, case: &Case, count: u64, buffer: &mut [u8]) -> Result<()> {

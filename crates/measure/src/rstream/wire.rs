@@ -1,10 +1,12 @@
 //! A connection over rsockets or TCP, and the three ways to wait for it.
 
 use std::io::{ErrorKind, Read, Result, Write};
-use std::net::{TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::os::fd::AsRawFd;
+use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags};
-use shortwire_rsocket::net::{Builder, RsocketListener, RsocketStream};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use shortwire_rsocket::net::{self, Builder, RsocketListener, RsocketStream};
 use terminal::signals;
 
 use super::{Mode, Rstream, Transport};
@@ -59,6 +61,21 @@ impl Listener {
         .map(|address| address.port())
     }
 
+    /// As [`Self::accept`], of somebody who comes within this time.
+    pub fn accept_within(&self, time: Duration, mode: Mode) -> Result<Wire> {
+        let came = match self {
+            Self::Rsocket(listener) => {
+                let fd = listener.as_raw_fd();
+                net::poll(&mut [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }], Some(time))?
+            }
+            Self::Tcp(listener) => {
+                let time = Timespec::try_from(time).ok();
+                rustix::event::poll(&mut [PollFd::new(listener, PollFlags::IN)], time.as_ref())?
+            }
+        };
+        if came == 0 { Err(ErrorKind::TimedOut.into()) } else { self.accept(mode) }
+    }
+
     pub fn accept(&self, mode: Mode) -> Result<Wire> {
         let stream = match self {
             Self::Rsocket(listener) => Stream::Rsocket(listener.accept()?.0),
@@ -92,19 +109,30 @@ impl Wire {
         Ok(Self { stream, mode })
     }
 
+    /// The address of this end.
+    pub fn here(&self) -> Result<IpAddr> {
+        match &self.stream {
+            Stream::Rsocket(stream) => stream.local_addr(),
+            Stream::Tcp(stream) => stream.local_addr(),
+        }
+        .map(|address| address.ip())
+    }
+
+    /// Whether calls may block, which a thread with several streams cannot use.
+    pub fn set_blocking(&self, on: bool) -> Result<()> {
+        match &self.stream {
+            Stream::Rsocket(stream) => stream.set_nonblocking(!on),
+            Stream::Tcp(stream) => stream.set_nonblocking(!on),
+        }
+    }
+
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
     /// Sleeps until there is something to read (or to write).
     pub fn wait(&self, write: bool) -> Result<()> {
-        match &self.stream {
-            Stream::Rsocket(stream) => {
-                stream.wait(if write { libc::POLLOUT } else { libc::POLLIN }, None).map(drop)
-            }
-            Stream::Tcp(stream) => {
-                let mut fds =
-                    [PollFd::new(stream, if write { PollFlags::OUT } else { PollFlags::IN })];
-                rustix::event::poll(&mut fds, None)?;
-                Ok(())
-            }
-        }
+        wait_any(std::iter::once((self, !write, write)))
     }
 
     #[inline]
@@ -117,15 +145,41 @@ impl Wire {
         }
     }
 
+    #[inline]
+    fn write(&mut self, bytes: &[u8]) -> Result<usize> {
+        match &mut self.stream {
+            Stream::Rsocket(stream) => stream.write(bytes),
+            Stream::Tcp(stream) => stream.write(bytes),
+        }
+    }
+
+    /// Never 0: the end is an error.
+    #[inline]
+    fn read(&mut self, buffer: &mut [u8]) -> Result<usize> {
+        let got = match &mut self.stream {
+            Stream::Rsocket(stream) => stream.read(buffer),
+            Stream::Tcp(stream) => stream.read(buffer),
+        };
+        if matches!(got, Ok(0)) { Err(ErrorKind::UnexpectedEof.into()) } else { got }
+    }
+
+    /// What there is room for; 0 if there is none. Only while calls do not block.
+    #[inline]
+    pub fn send_now(&mut self, bytes: &[u8]) -> Result<usize> {
+        or_later(self.write(bytes))
+    }
+
+    /// What has arrived; 0 if nothing has. Only while calls do not block.
+    #[inline]
+    pub fn recv_now(&mut self, buffer: &mut [u8]) -> Result<usize> {
+        or_later(self.read(buffer))
+    }
+
     /// All of `bytes`.
     #[inline]
     pub fn send(&mut self, mut bytes: &[u8]) -> Result<()> {
         while !bytes.is_empty() {
-            let sent = match &mut self.stream {
-                Stream::Rsocket(stream) => stream.write(bytes),
-                Stream::Tcp(stream) => stream.write(bytes),
-            };
-            match sent {
+            match self.write(bytes) {
                 Ok(n) => bytes = &bytes[n..],
                 Err(e) if self.again(&e, true)? => {}
                 Err(e) => return Err(e),
@@ -138,12 +192,7 @@ impl Wire {
     #[inline]
     pub fn recv_some(&mut self, buffer: &mut [u8]) -> Result<usize> {
         loop {
-            let got = match &mut self.stream {
-                Stream::Rsocket(stream) => stream.read(buffer),
-                Stream::Tcp(stream) => stream.read(buffer),
-            };
-            match got {
-                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            match self.read(buffer) {
                 Ok(n) => return Ok(n),
                 Err(e) if self.again(&e, false)? => {}
                 Err(e) => return Err(e),
@@ -160,4 +209,38 @@ impl Wire {
         }
         Ok(())
     }
+}
+
+#[inline]
+fn or_later(result: Result<usize>) -> Result<usize> {
+    match result {
+        Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Ok(0),
+        other => other,
+    }
+}
+
+/// Sleeps until there is something to read of one of them, or room in one, where that is asked.
+pub fn wait_any<'a>(wires: impl Iterator<Item = (&'a Wire, bool, bool)>) -> Result<()> {
+    let (mut rsockets, mut tcp) = (Vec::new(), Vec::new());
+    for (wire, read, write) in wires {
+        match &wire.stream {
+            Stream::Rsocket(stream) => {
+                let events =
+                    if read { libc::POLLIN } else { 0 } | if write { libc::POLLOUT } else { 0 };
+                rsockets.push(libc::pollfd { fd: stream.as_raw_fd(), events, revents: 0 });
+            }
+            Stream::Tcp(stream) => {
+                let mut events = PollFlags::empty();
+                events.set(PollFlags::IN, read);
+                events.set(PollFlags::OUT, write);
+                tcp.push(PollFd::new(stream, events));
+            }
+        }
+    }
+    // All are of one transport.
+    match tcp.is_empty() {
+        true => net::poll(&mut rsockets, None)?,
+        false => rustix::event::poll(&mut tcp, None)?,
+    };
+    Ok(())
 }
