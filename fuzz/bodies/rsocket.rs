@@ -121,6 +121,8 @@ pub fn stream(bytes: &[u8]) {
         rq: 16 + u16::from(queue % 32),
         sbuf: 4096,
         rbuf: 2 * (1 + u32::from(half)),
+        usual_half: 1 + u32::from(half) / (1 + u32::from(queue / 32)),
+        away: Duration::ZERO,
         iomaps: 2,
     };
     let end = Script {
@@ -130,7 +132,7 @@ pub fn stream(bytes: &[u8]) {
         sent: Cell::new(0),
         gone: Cell::new(false),
     };
-    assert_eq!(conn_data(&config, &end.memory()).data_buf.length, config.rbuf / 2);
+    assert_eq!(conn_data(&config, &end.memory()).data_buf.length, config.usual_half);
     let mut private = vec![0u64; config.private() / 8 + 1];
     let stream = Stream::new(end, config, &peer, private.as_mut_ptr().cast(), Duration::ZERO);
     let mut buffer = [0u8; 600];

@@ -14,7 +14,8 @@ pub const BUFFER_MIN: u32 = 2 * crate::stream::SNDLOWAT;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Defaults {
-    pub rbuf: u32,
+    /// None: as many as [`receive_buffer`] says.
+    pub rbuf: Option<u32>,
     pub sbuf: u32,
     pub sq: u16,
     pub rq: u16,
@@ -26,10 +27,7 @@ pub struct Defaults {
 
 impl Defaults {
     const BUILT_IN: Self = Self {
-        // Eight times that of librdmacm: where a write is a copy, both ends then copy most of the
-        // time, and what was written has left the writer's cache for the shared one before it is
-        // read. Taking it from there costs half as much.
-        rbuf: 1 << 20,
+        rbuf: None,
         sbuf: 1 << 17,
         sq: 384,
         rq: 384,
@@ -37,6 +35,19 @@ impl Defaults {
         iomaps: 0,
         polling: Duration::from_micros(10),
     };
+}
+
+/// What is granted of a receive buffer while its reader keeps up, and all that there is over RDMA.
+/// Eight times librdmacm's: where a write is a copy, both ends then copy most of the time, and what
+/// was written has left the writer's cache for the shared one before it is read. Taking it from
+/// there costs half as much.
+pub const USUAL: u32 = 1 << 20;
+
+/// The receive buffer of the next socket in a process that has `live` of them. A stream whose
+/// reader waits for a processor, or is late for another reason, needs as much as TCP's windows grow
+/// to; many that are late at once are not to fill the memory.
+pub fn receive_buffer(live: u32) -> u32 {
+    if live < 16 { 4 << 20 } else { USUAL }
 }
 
 /// Read once. What is missing, or is not a number, leaves the built-in value.
@@ -55,10 +66,10 @@ fn from(read: impl Fn(&str) -> Option<u32>) -> Defaults {
     let queue = |name, or: u16| {
         read(name).map_or(or, |n| n.clamp(QUEUE_MIN.into(), QUEUE_MAX.into()) as u16)
     };
-    let buffer = |name, or: u32| read(name).map_or(or, |n| n.clamp(BUFFER_MIN, BUFFER_MAX));
+    let buffer = |name| Some(read(name)?.clamp(BUFFER_MIN, BUFFER_MAX));
     Defaults {
-        rbuf: buffer("mem_default", built_in.rbuf),
-        sbuf: buffer("wmem_default", built_in.sbuf),
+        rbuf: buffer("mem_default"),
+        sbuf: buffer("wmem_default").unwrap_or(built_in.sbuf),
         sq: queue("sqsize_default", built_in.sq),
         rq: queue("rqsize_default", built_in.rq),
         inline: read("inline_default").map_or(built_in.inline, |n| n.min(QUEUE_MAX.into()) as u16),
@@ -126,7 +137,7 @@ mod tests {
             "polling_time" => Some(0),
             _ => None,
         });
-        assert_eq!((odd.rbuf, odd.sq, odd.iomaps), (BUFFER_MIN, QUEUE_MAX, 256));
+        assert_eq!((odd.rbuf, odd.sq, odd.iomaps), (Some(BUFFER_MIN), QUEUE_MAX, 256));
         assert!(odd.polling.is_zero());
         assert_eq!(odd.rq, 384);
     }

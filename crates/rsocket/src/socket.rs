@@ -30,6 +30,10 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::fd::{BorrowedFd, RawFd};
 use shm::rsockets::Row;
 use shm::{Errno, FastLock};
+use std::time::Duration;
+
+/// Longer than a receiver that has a processor copies between two looks.
+const AWAY: Duration = Duration::from_millis(1);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
@@ -61,7 +65,10 @@ struct Options {
     sq: AtomicU32,
     rq: AtomicU32,
     sbuf: AtomicU32,
+    /// 0 until somebody has chosen.
     rbuf: AtomicU32,
+    /// What it is then, over shared memory.
+    usual_rbuf: u32,
     inline: AtomicU32,
     iomaps: AtomicU32,
     /// Bits by option number, for SOL_SOCKET and IPPROTO_TCP.
@@ -121,7 +128,8 @@ impl Socket {
             sq: AtomicU32::new(d.sq.into()),
             rq: AtomicU32::new(d.rq.into()),
             sbuf: AtomicU32::new(d.sbuf),
-            rbuf: AtomicU32::new(d.rbuf),
+            rbuf: AtomicU32::new(d.rbuf.unwrap_or(0)),
+            usual_rbuf: config::receive_buffer(table::live()),
             inline: AtomicU32::new(d.inline.into()),
             iomaps: AtomicU32::new(d.iomaps.into()),
             socket: AtomicU64::new(0),
@@ -224,11 +232,19 @@ impl Socket {
     fn config(&self) -> Config {
         let o = &self.options;
         let read = |word: &AtomicU32| word.load(Ordering::Relaxed);
+        let (rbuf, usual) = match read(&o.rbuf) {
+            // Memory of a device is held as long as the stream lives.
+            0 if self.is_verbs() => (config::USUAL, config::USUAL),
+            0 => (o.usual_rbuf, config::USUAL),
+            chosen => (chosen, chosen),
+        };
         Config {
             sq: read(&o.sq) as u16,
             rq: read(&o.rq) as u16,
             sbuf: read(&o.sbuf),
-            rbuf: read(&o.rbuf),
+            rbuf,
+            usual_half: usual / 2,
+            away: AWAY,
             iomaps: read(&o.iomaps) as u16,
         }
     }

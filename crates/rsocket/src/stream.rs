@@ -51,11 +51,21 @@ pub struct Config {
     pub sbuf: u32,
     /// Bytes of the receive buffer, granted to the peer in halves (SO_RCVBUF).
     pub rbuf: u32,
+    /// What is granted of each half while the receiver keeps up: what is used again and again is to
+    /// stay in the caches.
+    pub usual_half: u32,
+    /// A receiver that has not looked for so long, and then finds no room left, did not keep up.
+    pub away: Duration,
     /// Entries of the target iomap: how many buffers the *peer* may map for us to write to.
     pub iomaps: u16,
 }
 
 impl Config {
+    #[inline]
+    fn half(&self) -> u32 {
+        self.rbuf / 2
+    }
+
     /// Bytes of memory that the peer must be able to write.
     pub fn memory(&self) -> usize {
         self.rbuf_at() + self.rbuf as usize
@@ -183,7 +193,7 @@ pub fn conn_data(config: &Config, memory: &crate::provider::Region) -> ConnData 
         credits: config.rq,
         iomaps: Some(config.iomaps),
         target_sgl: at(0, SGL),
-        data_buf: at(config.rbuf_at(), config.rbuf / 2),
+        data_buf: at(config.rbuf_at(), config.usual_half),
     }
 }
 

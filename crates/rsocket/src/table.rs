@@ -36,6 +36,7 @@ static PAST: [AtomicU64; GENERATIONS] = [const { AtomicU64::new(0) }; GENERATION
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 /// From further back no stream is used on.
 pub const GENERATIONS: usize = 32;
+static LIVE: AtomicU32 = AtomicU32::new(0);
 
 /// Forks between the program's start and this process.
 pub fn generation() -> usize {
@@ -112,7 +113,10 @@ pub fn insert(fd: RawFd, socket: &'static Socket) -> Result<(), Errno> {
     }
     // SAFETY: never freed once it is in place.
     let chunk = unsafe { &*chunk };
-    chunk[low].store(core::ptr::from_ref(socket).cast_mut(), Ordering::Release);
+    let before = chunk[low].swap(core::ptr::from_ref(socket).cast_mut(), Ordering::AcqRel);
+    if before.is_null() {
+        LIVE.fetch_add(1, Ordering::Relaxed);
+    }
     Ok(())
 }
 
@@ -144,8 +148,16 @@ pub fn remove(fd: RawFd) -> Option<&'static Socket> {
     let chunk = CHUNKS.get(high)?.load(Ordering::Acquire);
     // SAFETY: null, or never freed.
     let entry = unsafe { chunk.as_ref() }?[low].swap(null_mut(), Ordering::AcqRel);
+    if !entry.is_null() {
+        LIVE.fetch_sub(1, Ordering::Relaxed);
+    }
     // SAFETY: as in `find`.
     unsafe { entry.as_ref() }
+}
+
+/// How many there are.
+pub fn live() -> u32 {
+    LIVE.load(Ordering::Relaxed)
 }
 
 /// Zeroed memory that a fork shares.

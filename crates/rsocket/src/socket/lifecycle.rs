@@ -214,7 +214,7 @@ fn take_in(listener: &Socket, fd: RawFd) -> Result<RawFd, Errno> {
     // it.
     let _ = rustix::io::fcntl_setfd(&guard, rustix::io::FdFlags::empty());
     socket.inherit(listener);
-    let answer = Answer::send(socket.kernel(), listener.config())?;
+    let answer = Answer::send(socket.kernel(), socket.config())?;
     // SAFETY: nobody else knows the socket yet.
     unsafe { *socket.meeting.get() = Meeting::Answer(answer) };
     if let Err(e) = table::insert(fd, socket) {

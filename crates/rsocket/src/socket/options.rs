@@ -144,7 +144,7 @@ impl Socket {
                 return self.get_kernel_option(level, name, out);
             }
             (libc::SOL_SOCKET, libc::SO_KEEPALIVE | libc::SO_OOBINLINE) => bit(&o.socket, name),
-            (libc::SOL_SOCKET, libc::SO_RCVBUF) => read(&o.rbuf),
+            (libc::SOL_SOCKET, libc::SO_RCVBUF) => self.config().rbuf as i32,
             (libc::SOL_SOCKET, libc::SO_SNDBUF) => read(&o.sbuf),
             (
                 libc::SOL_SOCKET,

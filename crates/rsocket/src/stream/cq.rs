@@ -5,7 +5,9 @@ use super::{CONTROL, Config, Guarded, SGL, Stream, state};
 use crate::provider::{Completion, Endpoint, Lane, PostError, Remote};
 use crate::wire::{Message, Sge};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use rustix::time::{ClockId, clock_gettime};
 use shm::Errno;
+use std::time::{Duration, Instant};
 
 /// Completions per look.
 const BATCH: usize = 32;
@@ -13,6 +15,10 @@ const BATCH: usize = 32;
 const PROBE: u32 = 4096;
 /// Entries of the target SGL that wait to be filled; an honest peer has granted two halves at most.
 const PENDING: u32 = 4;
+/// Grants of whole halves behind a look that came late.
+pub(super) const GENEROUS: u32 = 8;
+/// A look that found at least so many bytes asks the clock, which costs a hundredth of their copy.
+const TIMED: u64 = 32 << 10;
 
 pub struct Queue {
     inner: Guarded<Inner>,
@@ -30,16 +36,29 @@ pub struct Queue {
     pub(super) found: AtomicU32,
     /// Looks in vain since the last that found something.
     pub(super) idle: AtomicU32,
-    /// Bytes granted to the peer since the start.
+    /// Bytes granted to the peer since the start, and those before the half that was granted last:
+    /// once they are read, the next may be granted.
     granted: AtomicU64,
+    next_at: AtomicU64,
+    /// What was granted of each half.
+    pub(super) lengths: [AtomicU32; 2],
     /// Count of read messages at which the next credits are due.
     due: AtomicU32,
 }
 
 struct Inner {
-    /// Bytes received since the start, and what is left of the half that they go to.
+    /// Bytes received since the start, what is left of the half that they go to, and which half
+    /// comes then.
     received: u64,
     half_left: u32,
+    next_half: u32,
+    /// Halves granted so far; how many of the next are granted whole.
+    grants: u32,
+    generous: u32,
+    /// When a look has found much the last time.
+    looked: Option<Instant>,
+    /// When one came late the last time, and how long its thread had run by then.
+    late: Option<(Instant, Duration)>,
     /// Entry of our target SGL that the peer updates next.
     fill: u32,
     /// Entry of the peer's target SGL that we update next.
@@ -57,7 +76,12 @@ impl Queue {
         // The first half, and the first entry, went with the connection data.
         let inner = Inner {
             received: 0,
-            half_left: config.rbuf / 2,
+            half_left: config.usual_half,
+            next_half: 1,
+            grants: 1,
+            generous: 0,
+            looked: None,
+            late: None,
             fill: 1,
             remote: 1,
             control: 0,
@@ -74,7 +98,9 @@ impl Queue {
             done_bytes: AtomicU64::new(0),
             found: AtomicU32::new(0),
             idle: AtomicU32::new(0),
-            granted: AtomicU64::new((config.rbuf / 2).into()),
+            granted: AtomicU64::new(config.usual_half.into()),
+            next_at: AtomicU64::new(0),
+            lengths: [AtomicU32::new(config.usual_half), AtomicU32::new(0)],
             due: AtomicU32::new((config.rq / 2).into()),
         }
     }
@@ -89,6 +115,7 @@ impl<E: Endpoint> Stream<E> {
         // SAFETY: the caller holds the lock of the completion queue; so in every function here.
         let inner = unsafe { self.cq.inner.get() };
         let mut found = 0;
+        let before = inner.received;
         let mut idle = self.cq.idle.load(Ordering::Relaxed);
         loop {
             let n = self.endpoint.poll_cq(&mut inner.batch);
@@ -118,6 +145,10 @@ impl<E: Endpoint> Stream<E> {
             }
         }
         self.cq.found.store(found, Ordering::Relaxed);
+        let much = TIMED.min(self.config.usual_half.into());
+        if inner.received - before >= much && self.config.usual_half < self.config.half() {
+            self.note_lateness(inner);
+        }
         idle = idle.wrapping_add(1);
         self.cq.idle.store(idle, Ordering::Relaxed);
         if idle.is_multiple_of(PROBE) {
@@ -125,6 +156,24 @@ impl<E: Endpoint> Stream<E> {
         }
         if gone && self.is(state::CONNECTED) {
             if self.endpoint.has_left() { self.end() } else { self.fail(Errno::CONNRESET) }
+        }
+    }
+
+    /// Behind a look that found much. A receiver that was at work all the time is only slow: more
+    /// room would take its data out of the caches, and make it slower.
+    fn note_lateness(&self, inner: &mut Inner) {
+        let now = Instant::now();
+        let last = inner.looked.replace(now);
+        let is_full = inner.received == self.cq.granted.load(Ordering::Relaxed);
+        if !is_full || last.is_none_or(|last| now - last < self.config.away) {
+            return;
+        }
+        let ran = clock_gettime(ClockId::ThreadCPUTime);
+        let ran = Duration::try_from(ran).unwrap_or_default();
+        if let Some((then, had_run)) = inner.late.replace((now, ran))
+            && (now - then).saturating_sub(ran.saturating_sub(had_run)) >= self.config.away
+        {
+            inner.generous = GENEROUS;
         }
     }
 
@@ -160,16 +209,18 @@ impl<E: Endpoint> Stream<E> {
         let tail = self.cq.rmsg_tail.load(Ordering::Relaxed);
         // SYNC: rmsg. The slot is free once the receiver has read it.
         let waiting = tail.wrapping_sub(self.recv.head.load(Ordering::Acquire));
-        if n == 0
-            || inner.received + u64::from(n) > granted
-            || n > inner.half_left
-            || waiting >= self.config.rq.into()
-        {
+        if n == 0 || inner.received + u64::from(n) > granted || waiting >= self.config.rq.into() {
+            return Err(());
+        }
+        if inner.half_left == 0 {
+            inner.half_left = self.cq.lengths[inner.next_half as usize].load(Ordering::Relaxed);
+            inner.next_half ^= 1;
+        }
+        if n > inner.half_left {
             return Err(());
         }
         inner.received += u64::from(n);
-        inner.half_left =
-            if n == inner.half_left { self.config.rbuf / 2 } else { inner.half_left - n };
+        inner.half_left -= n;
         // SAFETY: the slot is within the ring, and free, since fewer than `rq` wait.
         unsafe { self.rmsg_slot(tail).write(n) };
         // SYNC: rmsg. The length first.
@@ -240,13 +291,11 @@ impl<E: Endpoint> Stream<E> {
         self.cq.done.fetch_add(1, Ordering::Release);
     }
 
-    /// Whether credits are due: half of the receives were used, or half of the buffer is free.
+    /// Whether credits are due: half of the receives were used, or a half of the buffer is free.
     #[inline]
     pub(super) fn grant_due(&self) -> bool {
         let read = self.recv.head.load(Ordering::Relaxed);
-        let free = u64::from(self.config.rbuf) + self.recv.consumed.load(Ordering::Relaxed)
-            - self.cq.granted.load(Ordering::Relaxed);
-        free >= u64::from(self.config.rbuf / 2)
+        self.recv.consumed.load(Ordering::Relaxed) >= self.cq.next_at.load(Ordering::Relaxed)
             || read.wrapping_sub(self.cq.due.load(Ordering::Relaxed)) as i32 >= 0
     }
 
@@ -256,17 +305,21 @@ impl<E: Endpoint> Stream<E> {
         // SAFETY: under the lock of the completion queue.
         let inner = unsafe { self.cq.inner.get() };
         while self.is(state::CONNECTED) && self.grant_due() && self.control_free(inner) {
-            let half = self.config.rbuf / 2;
             // SYNC: consumed. The receiver has copied what it lets go of.
             let consumed = self.recv.consumed.load(Ordering::Acquire);
             let read = self.recv.head.load(Ordering::Acquire);
             let granted = self.cq.granted.load(Ordering::Relaxed);
             let message = Message::Credits((read as u16).wrapping_add(self.config.rq)).encode();
-            let gives_half = u64::from(self.config.rbuf) + consumed - granted >= u64::from(half);
+            let gives_half = consumed >= self.cq.next_at.load(Ordering::Relaxed);
+            let length =
+                if inner.generous == 0 { self.config.usual_half } else { self.config.half() };
             let posted = if gives_half {
                 let memory = self.endpoint.memory();
-                let offset = self.config.rbuf_at() as u64 + granted % u64::from(half * 2);
-                let sge = Sge { addr: memory.addr + offset, key: memory.key, length: half };
+                let half = inner.grants % 2;
+                let offset = self.config.rbuf_at() as u64 + u64::from(half * self.config.half());
+                let sge = Sge { addr: memory.addr + offset, key: memory.key, length };
+                // In front of the grant: all that lies in the half was read with the old one.
+                self.cq.lengths[half as usize].store(length, Ordering::Relaxed);
                 self.post_sge(inner, &sge.encode(self.peer.swap), message)
             } else {
                 self.post_control(inner, Lane::Control, message)
@@ -276,7 +329,10 @@ impl<E: Endpoint> Stream<E> {
             }
             self.cq.due.store(read.wrapping_add((self.config.rq / 2).into()), Ordering::Relaxed);
             if gives_half {
-                self.cq.granted.store(granted + u64::from(half), Ordering::Relaxed);
+                self.cq.next_at.store(granted, Ordering::Relaxed);
+                self.cq.granted.store(granted + u64::from(length), Ordering::Relaxed);
+                inner.grants = inner.grants.wrapping_add(1);
+                inner.generous = inner.generous.saturating_sub(1);
                 inner.remote = (inner.remote + 1) % self.peer.sgl.length;
             }
         }

@@ -38,8 +38,10 @@ pub struct Receiver {
 struct Inner {
     /// Unread bytes of the message at `head`, if it was begun.
     left: u32,
-    /// Where the next byte lies in the receive buffer.
+    /// Where the next byte lies in the receive buffer, and how many come behind it in this half.
     at: u32,
+    half_left: u32,
+    next_half: u32,
     /// Messages of ours at the last receive that gave bytes; and whether those were few.
     answered: u32,
     small: bool,
@@ -125,11 +127,14 @@ impl<E: Endpoint> Stream<E> {
         if len > left as usize {
             return None;
         }
+        self.enter_half(inner);
         let from = self.memory.wrapping_add(self.config.rbuf_at() + inner.at as usize);
         // SAFETY: what is left of a message, which lies within a half of the receive buffer;
         // writable by the contract.
         unsafe { shm::copy(from, ptr, len) };
         inner.left = left - len as u32;
+        inner.at += len as u32;
+        inner.half_left -= len as u32;
         let head = head.wrapping_add(u32::from(inner.left == 0));
         self.taken(inner, head, len);
         Some(len)
@@ -211,13 +216,17 @@ impl<E: Endpoint> Stream<E> {
             inner.left -= now as u32;
             head = head.wrapping_add(u32::from(inner.left == 0));
         }
-        let size = self.buffer_size();
-        let first = n.min((size - inner.at) as usize);
         let buffer = self.memory.wrapping_add(self.config.rbuf_at());
-        // SAFETY: within the receive buffer, because no more was taken in than it holds.
-        unsafe { target.fill(buffer.wrapping_add(inner.at as usize), first) };
-        // SAFETY: as above, from its beginning.
-        unsafe { target.fill(buffer, n - first) };
+        let mut copied = 0;
+        while copied < n {
+            self.enter_half(&mut inner);
+            let now = (n - copied).min(inner.half_left as usize);
+            // SAFETY: within what was granted of a half; no more was taken in.
+            unsafe { target.fill(buffer.wrapping_add(inner.at as usize), now) };
+            inner.at += now as u32;
+            inner.half_left -= now as u32;
+            copied += now;
+        }
         if peek {
             return;
         }
@@ -228,10 +237,6 @@ impl<E: Endpoint> Stream<E> {
     /// `n` bytes were copied out, and the messages before `head`.
     #[inline]
     fn taken(&self, inner: &mut Inner, head: u32, n: usize) {
-        inner.at += n as u32;
-        if inner.at >= self.buffer_size() {
-            inner.at -= self.buffer_size();
-        }
         inner.small = n < SMALL;
         inner.answered = self.messages_sent();
         let consumed = self.recv.consumed.load(Ordering::Relaxed);
@@ -247,10 +252,15 @@ impl<E: Endpoint> Stream<E> {
         }
     }
 
-    /// What is used of the receive buffer: two halves.
+    /// The next byte has come: if a half was read to its end, it lies in the other.
     #[inline]
-    fn buffer_size(&self) -> u32 {
-        self.config.rbuf / 2 * 2
+    fn enter_half(&self, inner: &mut Inner) {
+        if inner.half_left == 0 {
+            // SYNC: rmsg. It was granted before the peer wrote there.
+            inner.half_left = self.cq.lengths[inner.next_half as usize].load(Ordering::Relaxed);
+            inner.at = inner.next_half * self.config.half();
+            inner.next_half ^= 1;
+        }
     }
 
     /// Bytes that can be read without waiting, so far as they were looked at.

@@ -2,6 +2,7 @@
 //! credits, and a provider that is late, short of room, or breaks.
 #![allow(unsafe_code)]
 
+use super::cq::GENEROUS;
 use super::*;
 use crate::provider::faulty::{Faults, Faulty};
 use crate::provider::{Lane, Remote};
@@ -11,7 +12,8 @@ use proptest::prelude::*;
 use std::collections::VecDeque;
 
 fn config(rq: u16, half: u32) -> Config {
-    Config { sq: 16, rq, sbuf: 4096, rbuf: half * 2, iomaps: 2 }
+    let (usual_half, away) = (half.div_ceil(3), Duration::ZERO);
+    Config { sq: 16, rq, sbuf: 4096, rbuf: half * 2, usual_half, away, iomaps: 2 }
 }
 
 fn streams<E: Endpoint>(configs: [Config; 2], wrap: impl Fn(QueuePair) -> E) -> [Stream<E>; 2] {
@@ -304,6 +306,46 @@ fn grants_on_their_way_are_not_written_over() {
     for seed in 0..50 {
         check(&streams([config(16, 4), config(16, 4)], |qp| Faulty::new(qp, faults, seed)), &steps);
     }
+}
+
+/// Each look that finds the granted room full counts as a late one here.
+#[test]
+fn a_receiver_that_is_late_is_sent_more_at_a_time_until_it_keeps_up() {
+    let config = config(64, 3000);
+    let ends = streams([config; 2], |end| end);
+    let round = || {
+        // A look grants the second half.
+        assert_eq!(recv(&ends[1], 1, NOW), Err(Errno::AGAIN));
+        let mut sent = 0;
+        while let Ok(n) = send(&ends[0], &[7; 500], false) {
+            sent += n;
+        }
+        let mut read = 0;
+        while let Ok(bytes) = recv(&ends[1], 10_000, NOW) {
+            read += bytes.len();
+        }
+        assert_eq!(read, sent);
+        sent as u32
+    };
+    assert_eq!(round(), 2 * config.usual_half);
+    let rounds: Vec<u32> = (0..5).map(|_| round()).collect();
+    assert_eq!(rounds.last(), Some(&config.rbuf), "{rounds:?}");
+    for _ in 0..config.rbuf * GENEROUS {
+        send(&ends[0], &[7], true).unwrap();
+        recv(&ends[1], 1, NOW).unwrap();
+    }
+    assert_eq!(round(), 2 * config.usual_half, "a receiver that keeps up has what is usual again");
+    // What an application has chosen is granted whole from the start.
+    let chosen = Config { usual_half: config.half(), ..config };
+    close(&ends);
+    let ends = streams([chosen; 2], |end| end);
+    assert_eq!(recv(&ends[1], 1, NOW), Err(Errno::AGAIN));
+    let mut sent = 0;
+    while let Ok(n) = send(&ends[0], &[7; 500], false) {
+        sent += n;
+    }
+    assert_eq!(sent as u32, chosen.rbuf);
+    close(&ends);
 }
 
 #[test]

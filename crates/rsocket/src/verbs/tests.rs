@@ -50,7 +50,15 @@ pub fn pair(configs: [Config; 2]) -> [(VerbsEndpoint, ConnData); 2] {
     ends
 }
 
-const CONFIG: Config = Config { sq: 64, rq: 64, sbuf: 8192, rbuf: 16384, iomaps: 2 };
+const CONFIG: Config = Config {
+    sq: 64,
+    rq: 64,
+    sbuf: 8192,
+    rbuf: 16384,
+    usual_half: 8192,
+    away: std::time::Duration::ZERO,
+    iomaps: 2,
+};
 
 #[test]
 fn conforms() {
