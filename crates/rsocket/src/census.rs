@@ -5,13 +5,13 @@
 //! rows out of sight, and nothing else happens. A fork child writes on in the same rows.
 #![allow(unsafe_code)]
 
+use crate::kept::{Done, Kept};
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering::*};
 use rustix::fd::{BorrowedFd, IntoRawFd, RawFd};
 use rustix::fs::{MemfdFlags, fstat, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 use shm::rsockets::{Head, LOOPBACK, MAGIC, NAME, NO_INODE, ROWS, Row, VERBS};
-use std::sync::Once;
 
 /// Numbers below this one are left to the application.
 const LOWEST: RawFd = 512;
@@ -23,29 +23,11 @@ struct File {
 }
 
 static PLACE: AtomicPtr<File> = AtomicPtr::new(null_mut());
-/// Row of sockets that are not shown. What several count there at once means nothing.
-static UNSEEN: Unseen = Unseen(AtomicPtr::new(null_mut()));
 
-struct Unseen(AtomicPtr<Row>);
-
-/// The row of a socket that is not shown.
+/// The row of sockets that are not shown. What several count there at once means nothing.
 pub fn unseen() -> &'static Row {
-    let known = UNSEEN.0.load(Acquire);
-    // SAFETY: null, or a row that is never freed.
-    if let Some(row) = unsafe { known.as_ref() } {
-        return row;
-    }
-    let fresh = Box::into_raw(Box::<Row>::default());
-    match UNSEEN.0.compare_exchange(null_mut(), fresh, AcqRel, Acquire) {
-        // SAFETY: never freed.
-        Ok(_) => unsafe { &*fresh },
-        Err(other) => {
-            // SAFETY: seen by nobody.
-            drop(unsafe { Box::from_raw(fresh) });
-            // SAFETY: never freed.
-            unsafe { &*other }
-        }
-    }
+    static UNSEEN: Kept<Row> = Kept::new();
+    UNSEEN.get_or_make(Row::default)
 }
 
 fn file() -> Option<&'static File> {
@@ -55,9 +37,9 @@ fn file() -> Option<&'static File> {
 
 /// A row for a socket, by its TCP socket, or without one over RDMA.
 pub fn enter(tcp: Option<BorrowedFd<'_>>) -> &'static Row {
-    static ONCE: Once = Once::new();
     static NUMBER: AtomicU64 = AtomicU64::new(NO_INODE);
-    ONCE.call_once(|| {
+    static MADE: Done = Done::new();
+    MADE.once(|| {
         // Without memory or descriptors nothing is shown, and all else works.
         if let Ok(file) = make() {
             PLACE.store(file, Release);

@@ -1,6 +1,6 @@
 //! Defaults of the system, from the files of librdmacm: one number each in /etc/rdma/rsocket.
 
-use std::sync::OnceLock;
+use crate::kept::Kept;
 use std::time::Duration;
 
 const DIRECTORY: &str = "/etc/rdma/rsocket";
@@ -52,8 +52,8 @@ pub fn receive_buffer(live: u32) -> u32 {
 
 /// Read once. What is missing, or is not a number, leaves the built-in value.
 pub fn defaults() -> &'static Defaults {
-    static DEFAULTS: OnceLock<Defaults> = OnceLock::new();
-    DEFAULTS.get_or_init(|| {
+    static DEFAULTS: Kept<Defaults> = Kept::new();
+    DEFAULTS.get_or_make(|| {
         from(|name| {
             let text = std::fs::read_to_string(format!("{DIRECTORY}/{name}")).ok()?;
             text.split_whitespace().next()?.parse().ok()
@@ -97,8 +97,8 @@ pub fn provider() -> Provider {
     if crate::verbs::software::is_chosen() {
         return Provider::Verbs;
     }
-    static PROVIDER: OnceLock<Provider> = OnceLock::new();
-    *PROVIDER.get_or_init(|| preferred(&std::env::var(PREFER).unwrap_or_default()))
+    static PROVIDER: Kept<Provider> = Kept::new();
+    *PROVIDER.get_or_make(|| preferred(&std::env::var(PREFER).unwrap_or_default()))
 }
 
 fn preferred(list: &str) -> Provider {

@@ -11,6 +11,7 @@ mod beacon;
 pub mod capi;
 mod census;
 mod config;
+mod kept;
 mod kernel;
 pub mod net;
 mod poll;

@@ -49,6 +49,8 @@ const SLEPT_ON: usize = 4;
 const POSTED: [usize; 2] = [64, 68];
 /// Set by a peer that has closed in order while others still held its end.
 const LEFT: usize = 128;
+/// Set while the writer of this header writes into memory that the reader has exposed.
+const WRITING: usize = 132;
 const LINE: usize = 64;
 /// Cache lines between what is written and what is fetched, which the peer has read last and so
 /// holds.

@@ -379,7 +379,8 @@ impl<E: Endpoint> Stream<E> {
         if self.has_data() || state & state::READABLE == 0 {
             revents |= events & libc::POLLIN;
         }
-        if self.can_send() && state & state::WRITABLE != 0 {
+        // A send that fails at once does not wait, either.
+        if state & state::WRITABLE == 0 || self.can_send() {
             revents |= events & libc::POLLOUT;
         }
         if self.has_data() {

@@ -6,6 +6,7 @@
 //! waits for [`QUARANTINE`] others.
 #![allow(unsafe_code)]
 
+use crate::kept::Done;
 use crate::socket::Socket;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -13,7 +14,7 @@ use rustix::fd::RawFd;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use shm::Errno;
 use std::collections::VecDeque;
-use std::sync::{Mutex, Once};
+use std::sync::Mutex;
 
 const CHUNK: usize = 1024;
 const QUARANTINE: usize = 64;
@@ -87,9 +88,10 @@ pub fn find(fd: RawFd) -> Option<&'static Socket> {
 
 /// Makes `socket` known as `fd`, in place of one whose number was closed behind our back.
 pub fn insert(fd: RawFd, socket: &'static Socket) -> Result<(), Errno> {
-    static ONCE: Once = Once::new();
-    // SAFETY: registers functions of this library, which is never unloaded.
-    ONCE.call_once(|| unsafe {
+    static REGISTERED: Done = Done::new();
+    // Waits for a fork that is under way. SAFETY: registers functions of this library, which is
+    // never unloaded.
+    REGISTERED.once(|| unsafe {
         libc::pthread_atfork(Some(before_fork), None, Some(after_fork_child));
     });
     if OWNER.load(Ordering::Relaxed) == 0 {
@@ -166,6 +168,21 @@ pub fn map(len: usize) -> Result<*mut u8, Errno> {
     let flags = MapFlags::SHARED | MapFlags::NORESERVE;
     // SAFETY: a new mapping at an address of the kernel's choice.
     unsafe { mmap_anonymous(null_mut(), len, prot, flags) }.map(<*mut _>::cast)
+}
+
+/// Ends a mapping of a stream that was closed, once many more have been. A call that another thread
+/// has begun, or that a signal handler interrupted to close the stream, may yet read it.
+pub fn unmap_later(at: *mut u8, len: usize) {
+    static ENDED: Mutex<VecDeque<(usize, usize)>> = Mutex::new(VecDeque::new());
+    // Never waited for, as below: what is left out stays mapped.
+    let Ok(mut ended) = ENDED.try_lock() else { return };
+    ended.push_back((at as usize, len));
+    if ended.len() > QUARANTINE
+        && let Some((at, len)) = ended.pop_front()
+    {
+        // SAFETY: a mapping of ours, which nobody has known for as long as others were closed.
+        let _ = unsafe { rustix::mm::munmap(at as *mut _, len) };
+    }
 }
 
 /// Memory for one socket.

@@ -11,19 +11,26 @@
 #![allow(unsafe_code)]
 
 use super::QueuePair;
-use crate::provider::Region;
+use crate::kept::Kept;
+use crate::provider::{PostError, Region};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use rustix::fd::{BorrowedFd, RawFd};
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap_anonymous, mremap_fixed};
 use shm::{Errno, Segment};
 use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 /// Buffers of one connection whose pages can be shared.
 pub const SLOTS: usize = 96;
 /// Where the peer's entries lie in the header of a DMB.
 pub const ENTRIES: usize = 1024;
-const NO_SLOT: u32 = 0xff;
+/// Where it tells the keys of buffers without shared pages, and how many can be at a time. Their
+/// keys end with numbers from `SLOTS` on.
+const PLAIN: usize = 256;
+const PLAIN_SLOTS: usize = 128;
+/// How long the end of a map waits for a write of the peer's that is under way.
+const LINGER: Duration = Duration::from_secs(2);
 
 /// What the owner of a buffer tells in the header of the peer's DMB. `key` is written last.
 #[repr(C)]
@@ -38,6 +45,8 @@ pub struct Entry {
 }
 
 const _: () = assert!(ENTRIES + SLOTS * size_of::<Entry>() <= super::HEADER);
+const _: () = assert!(PLAIN + PLAIN_SLOTS * size_of::<u32>() <= ENTRIES);
+const _: () = assert!(SLOTS + PLAIN_SLOTS <= 0x100);
 
 /// Whole pages of ours that the peer can map. Zero is none.
 #[derive(Clone, Copy, Default)]
@@ -61,7 +70,8 @@ impl Default for Exposed {
 }
 
 /// Pages of this process that are shared; what a fork has to undo.
-static SHARED: Mutex<Vec<(usize, usize, u64)>> = Mutex::new(Vec::new());
+type Shared = Mutex<Vec<(usize, usize, u64)>>;
+static SHARED: Kept<Shared> = Kept::new();
 static PID: AtomicI32 = AtomicI32::new(0);
 
 /// This process, without asking the kernel each time.
@@ -76,12 +86,21 @@ pub fn pid() -> i32 {
     }
 }
 
+fn shared() -> &'static Shared {
+    SHARED.get_or_make(Shared::default)
+}
+
 /// In the child of a fork.
 pub fn after_fork_child() {
     PID.store(0, Ordering::Relaxed);
-    // Held only if another thread was inside `riomap` or `riounmap`: its pages stay shared.
-    if let Ok(mut shared) = SHARED.try_lock() {
-        shared.drain(..).for_each(|(start, len, inode)| make_private(start, len, inode));
+    let Some(known) = SHARED.get() else { return };
+    match known.try_lock() {
+        Ok(mut shared) => {
+            shared.drain(..).for_each(|(start, len, inode)| make_private(start, len, inode));
+        }
+        // Another thread was inside `riomap` or `riounmap`, and is not here to leave it: its pages
+        // stay shared, and the next call begins a new list.
+        Err(_) => SHARED.forget(),
     }
 }
 
@@ -89,6 +108,37 @@ impl QueuePair {
     fn entry_at(base: *mut u8, slot: usize) -> &'static Entry {
         // SAFETY: within the header of a DMB, aligned, atomics alone; mapped also after its end.
         unsafe { &*base.wrapping_add(ENTRIES + slot * size_of::<Entry>()).cast() }
+    }
+
+    fn plain_key_at(base: *mut u8, key: u32) -> Option<&'static AtomicU32> {
+        let slot = ((key & 0xff) as usize).checked_sub(SLOTS).filter(|slot| *slot < PLAIN_SLOTS)?;
+        // SAFETY: as for `entry_at`.
+        Some(unsafe { &*base.wrapping_add(PLAIN + slot * size_of::<u32>()).cast() })
+    }
+
+    /// The word in which the exposer of the buffer with `key` says that it is exposed.
+    fn live_word(base: *mut u8, key: u32) -> Option<&'static AtomicU32> {
+        match slot_of(key) {
+            Some(slot) => Some(&Self::entry_at(base, slot).key),
+            None => Self::plain_key_at(base, key),
+        }
+    }
+
+    /// Does `write` if the peer's buffer with `key` is still exposed, and has the peer wait for its
+    /// end before it takes the buffer back.
+    pub(super) fn while_exposed<R>(
+        &self,
+        key: u32,
+        write: impl FnOnce() -> Result<R, PostError>,
+    ) -> Result<R, PostError> {
+        let live = Self::live_word(self.own, key).ok_or(PostError::Access)?;
+        let writing = Self::word(self.peer, super::WRITING);
+        // SYNC: writing. In front of the look at the key: one of the two ends sees the other.
+        writing.store(1, Ordering::SeqCst);
+        let result =
+            if live.load(Ordering::SeqCst) == key { write() } else { Err(PostError::Access) };
+        writing.store(0, Ordering::Release);
+        result
     }
 
     /// What the peer tells of the buffer with `key`.
@@ -111,7 +161,17 @@ impl QueuePair {
         // SAFETY: under the lock of the stream's maps, here and in `conceal_buffer`.
         let free = self.exposed.0.iter().position(|cell| unsafe { (*cell.get()).len } == 0);
         let pages = free.and_then(|_| share_pages(ptr as usize, len));
-        let slot = if pages.is_some() { free.unwrap_or(0) as u32 } else { NO_SLOT };
+        let slot = match (pages, free) {
+            (Some(_), Some(free)) => free,
+            _ => {
+                let unused = |slot: &usize| {
+                    let word = Self::plain_key_at(self.peer, *slot as u32);
+                    // SYNC: plain key. Written by this end only, under the lock of the maps.
+                    word.is_some_and(|key| key.load(Ordering::Relaxed) == 0)
+                };
+                (SLOTS..SLOTS + PLAIN_SLOTS).find(unused).ok_or(Errno::NOMEM)?
+            }
+        } as u32;
         // Never 0 or MEMORY_KEY; repeats after 16 million maps.
         let key = (self.next_key.fetch_add(1, Ordering::Relaxed) % 0xff_fffe + 1) << 8 | slot;
         if let (Some(pages), Some(slot)) = (pages, slot_of(key)) {
@@ -124,25 +184,44 @@ impl QueuePair {
             entry.inode.store(pages.inode, Ordering::Relaxed);
             // SYNC: exposed. After the rest of the entry.
             entry.key.store(key, Ordering::Release);
+        } else if let Some(word) = Self::plain_key_at(self.peer, key) {
+            word.store(key, Ordering::Release);
         }
         Ok(Region { ptr, len, addr: ptr as u64, key })
     }
 
     pub(super) fn conceal_buffer(&self, region: &Region) {
+        if let Some(live) = Self::live_word(self.peer, region.key) {
+            // SYNC: writing. In front of the look at the peer: it sees the key gone, or we see it
+            // write.
+            live.store(0, Ordering::SeqCst);
+            self.await_writer();
+        }
         let Some(slot) = slot_of(region.key) else { return };
-        Self::entry_at(self.peer, slot).key.store(0, Ordering::Release);
         // SAFETY: under the lock of the stream's maps.
         let pages = core::mem::take(unsafe { &mut *self.exposed.0[slot].get() });
         // A child of a fork has private pages, and no descriptor that would be ours to close.
         if pages.len == 0 || pages.pid != pid() {
             return;
         }
-        let mut shared = SHARED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut shared = self::shared().lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         shared.retain(|entry| *entry != (pages.start, pages.len, pages.inode));
         make_private(pages.start, pages.len, pages.inode);
         if inode(pages.fd) == Some(pages.inode) {
             // SAFETY: our own file still, by its identity, and its last use.
             unsafe { rustix::io::close(pages.fd) };
+        }
+    }
+}
+
+impl QueuePair {
+    /// Until the peer, if it writes to memory of ours at the moment, has come to the end of that.
+    fn await_writer(&self) {
+        let start = Instant::now();
+        let writing = Self::word(self.own, super::WRITING);
+        // A peer that stands still, or lies, must not keep us for ever.
+        while writing.load(Ordering::SeqCst) != 0 && start.elapsed() < LINGER && !self.is_ended() {
+            std::thread::yield_now();
         }
     }
 }
@@ -171,7 +250,7 @@ fn share_pages(ptr: usize, len: usize) -> Option<Pages> {
     {
         return None;
     }
-    let mut shared = SHARED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut shared = self::shared().lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let segment = Segment::create(c"shortwire-iomap", end - start).ok()?;
     let file = segment.fd()?;
     // SAFETY: open, by `fd`. A number of its own, as the segment is given up below.
@@ -280,7 +359,7 @@ mod tests {
         assert!(covered(pages.start, pages.start + pages.len, |map| map.inode == 0 && map.private));
         buffer[5 * page] ^= 1;
         assert!(buffer == before);
-        SHARED.lock().unwrap().retain(|entry| entry.0 != pages.start);
+        shared().lock().unwrap().retain(|entry| entry.0 != pages.start);
     }
 
     #[test]

@@ -44,6 +44,10 @@ impl QueuePair {
         pieces: &[(*const u8, usize)],
         to: Remote,
     ) -> Result<(), PostError> {
+        self.while_exposed(to.key, || self.write_now(pieces, to))
+    }
+
+    fn write_now(&self, pieces: &[(*const u8, usize)], to: Remote) -> Result<(), PostError> {
         let window = self.window(to.key);
         let mut addr = to.addr;
         for (from, len) in pieces {
@@ -70,14 +74,11 @@ impl QueuePair {
         // SAFETY: the caller is the only poster of the lane.
         let window = unsafe { &mut *self.windows.0[(key & 0xff) as usize].get() };
         if (window.key, window.pid) != (key, pid()) {
-            // SYNC: exposed. Each word is loaded once and then checked.
-            if entry.key.load(Ordering::Acquire) != key
-                || (window.pid != pid() && !window.base.is_null())
-            {
-                // The map has ended, or another process has the mapping: the kernel knows what is
-                // allowed.
+            // Another process has the mapping: the kernel knows what is allowed.
+            if window.pid != pid() && !window.base.is_null() {
                 return None;
             }
+            // SYNC: exposed. Each word is loaded once and then checked.
             window.unmap();
             let (start, len) =
                 (entry.start.load(Ordering::Relaxed), entry.len.load(Ordering::Relaxed) as usize);

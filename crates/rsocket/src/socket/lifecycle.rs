@@ -347,9 +347,7 @@ impl Socket {
     fn release_private(&self) {
         let private = self.private.swap(core::ptr::null_mut(), Ordering::Relaxed);
         if !private.is_null() && table::is_here(self.begun.load(Ordering::Relaxed)) {
-            let len = self.private_len.load(Ordering::Relaxed) as usize;
-            // SAFETY: mapped in `begin`, and here; the stream has ended and nobody is inside.
-            let _ = unsafe { rustix::mm::munmap(private.cast(), len) };
+            table::unmap_later(private, self.private_len.load(Ordering::Relaxed) as usize);
         }
     }
 }

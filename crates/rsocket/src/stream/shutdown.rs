@@ -98,7 +98,8 @@ impl<E: Endpoint> Stream<E> {
             let _ = self.progress.with(|| self.progress.rouse());
             let idle = [&self.send.lock, &self.recv.lock, &self.maps.lock]
                 .iter()
-                .all(|lock| lock.try_lock().is_some());
+                // This call may be a signal handler's, which interrupted one that is inside.
+                .all(|lock| lock.is_mine() || lock.try_lock().is_some());
             if idle || start.elapsed() > LINGER {
                 return;
             }
