@@ -421,7 +421,7 @@ impl Set {
                 }
                 sleep.entered.push(socket);
             } else {
-                let opening = socket.wait_fds().into_iter().filter(|(fd, _)| *fd >= 0);
+                let opening = socket.wait_fds();
                 let entry = |(fd, events)| libc::pollfd { fd, events, revents: 0 };
                 sleep.openings.extend(opening.map(entry));
             }

@@ -227,6 +227,12 @@ impl QueuePair {
         DEVICE.drop_group(self.group);
     }
 
+    /// The peer was here and has closed in order, before it had anything of ours to say so in.
+    pub fn note_end(&self) {
+        Self::word(self.own, LEFT).store(1, Ordering::Relaxed);
+        self.gone.store(true, Ordering::Release);
+    }
+
     fn word(base: *mut u8, at: usize) -> &'static AtomicU32 {
         // SAFETY: an aligned word in the header of a DMB, whose address stays mapped also after its
         // end.

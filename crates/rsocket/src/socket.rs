@@ -19,7 +19,7 @@ pub use transfer::{map, recv, recv_from, send, send_to, unmap, write_mapped};
 
 use crate::provider::{Any, Endpoint};
 use crate::shared::meet::{Answer, Request};
-use crate::stream::{Config, Stream};
+use crate::stream::{Config, How, Stream};
 use crate::verbs::connect::Connector;
 use crate::wire::ConnData;
 use crate::{census, config, kernel, table};
@@ -107,6 +107,9 @@ pub struct Socket {
     /// Where the stream and its private memory are mapped: in this era, and its forks.
     begun: AtomicU64,
     options: Options,
+    /// What the application has shut down of an accepted connection that is still being made:
+    /// bits of `How`.
+    ends: AtomicU32,
     /// Guards `meeting`, and the change to a stream.
     setup: FastLock<true>,
     meeting: UnsafeCell<Meeting>,
@@ -142,6 +145,7 @@ impl Socket {
             phase: AtomicU32::new(phase as u32),
             status_flags: AtomicI32::new(libc::O_RDWR),
             error: AtomicI32::new(0),
+            ends: AtomicU32::new(0),
             holders: AtomicU32::new(1),
             beacon: AtomicI32::new(-1),
             row: AtomicPtr::default(),
@@ -392,6 +396,40 @@ impl Socket {
         // SAFETY: the phase, which changes under `setup` only, says that there is none yet.
         unsafe { (*self.stream.get()).write(stream) };
         self.set_phase(Phase::Streaming);
+        let end = match self.ends.load(Ordering::Relaxed) {
+            0 => return Ok(()),
+            1 => How::Read,
+            2 => How::Write,
+            _ => How::Both,
+        };
+        self.streaming().map_or(Ok(()), |stream| stream.shutdown(end))
+    }
+
+    /// Notes what is to be shut down of a connection that is still being made; false if it is not.
+    fn ends_once_begun(&self, how: How) -> bool {
+        let bits = match how {
+            How::Read => 1,
+            How::Write => 2,
+            How::Both => 3,
+        };
+        let Ok(_held) = self.setup.lock() else { return false };
+        let is_opening = self.phase().is_opening();
+        if is_opening {
+            self.ends.fetch_or(bits, Ordering::Relaxed);
+        }
+        is_opening
+    }
+
+    /// A connection that failed may be tried again, as of TCP.
+    fn start_anew(&self) -> Result<(), Errno> {
+        let _held = self.setup.lock().map_err(|_| Errno::AGAIN)?;
+        if self.is_verbs() {
+            return Err(Errno::INVAL);
+        }
+        if self.phase() == Phase::Failed {
+            self.error.store(0, Ordering::Relaxed);
+            self.set_phase(Phase::Idle);
+        }
         Ok(())
     }
 
@@ -427,32 +465,35 @@ impl Socket {
     }
 
     /// The descriptors, and what to wait for on them, while the socket is no stream.
-    pub fn wait_fds(&self) -> [(RawFd, i16); 2] {
-        let Ok(_held) = self.setup.lock() else { return [(-1, 0); 2] };
-        // SAFETY: under `setup`.
-        match (self.phase(), unsafe { &*self.meeting.get() }) {
-            (phase, _) if phase.is_opening() && self.is_verbs() => {
-                [(self.raw(), libc::POLLIN), (-1, 0)]
+    pub fn wait_fds(&self) -> impl Iterator<Item = (RawFd, i16)> + use<> {
+        let mut fds = [(-1, libc::POLLIN); 6];
+        if let Ok(_held) = self.setup.lock() {
+            // SAFETY: under `setup`.
+            match (self.phase(), unsafe { &*self.meeting.get() }) {
+                (phase, _) if phase.is_opening() && self.is_verbs() => fds[0].0 = self.raw(),
+                (Phase::Connecting, _) => fds[0] = (self.raw(), libc::POLLOUT),
+                (_, Meeting::Request(request)) => {
+                    fds[0].0 = self.raw();
+                    fds[1..].iter_mut().zip(request.fds()).for_each(|(to, fd)| to.0 = fd);
+                }
+                (_, Meeting::Answer(answer)) => fds[0].0 = answer.fd(),
+                _ => {}
             }
-            (Phase::Connecting, _) => [(self.raw(), libc::POLLOUT), (-1, 0)],
-            (_, Meeting::Request(request)) => {
-                [(self.raw(), libc::POLLIN), (request.fd(), libc::POLLIN)]
-            }
-            (_, Meeting::Answer(answer)) => [(answer.fd(), libc::POLLIN), (-1, 0)],
-            _ => [(-1, 0); 2],
         }
+        fds.into_iter().filter(|(fd, _)| *fd >= 0)
     }
 
     fn wait_to_advance(&self) -> Result<(), Errno> {
         // Another thread that takes the last step in the meantime leaves nothing to wait for, or
         // takes what would have woken us: look again before long.
         const LOOK_AGAIN: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 20_000_000 };
-        let mut fds = self.wait_fds().map(|(fd, events)| libc::pollfd { fd, events, revents: 0 });
-        if fds.iter().all(|entry| entry.fd < 0) {
+        let entry = |(fd, events)| libc::pollfd { fd, events, revents: 0 };
+        let mut fds: Vec<libc::pollfd> = self.wait_fds().map(entry).collect();
+        if fds.is_empty() {
             return Ok(());
         }
-        // SAFETY: two valid entries.
-        match unsafe { kernel::ppoll(fds.as_mut_ptr(), 2, &LOOK_AGAIN) } {
+        // SAFETY: a slice of entries.
+        match unsafe { kernel::ppoll(fds.as_mut_ptr(), fds.len(), &LOOK_AGAIN) } {
             -1 => Err(last_error()),
             _ => Ok(()),
         }

@@ -38,10 +38,18 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 use shm::Errno;
+use std::time::{Duration, Instant};
 
 const MAGIC: [u8; 8] = *b"RSOCKv1\0";
-/// How long an acceptor waits for a request that has begun to arrive.
-const PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
+/// How long an acceptor waits for a request that has begun to arrive, and for its beginning: the
+/// kernel holds back a connection until it has bytes, or for a second.
+const PATIENCE: Duration = Duration::from_millis(200);
+const MOMENT: Duration = Duration::from_millis(20);
+/// Strangers who have connected in the acceptor's place and say nothing are kept for so long, while
+/// there is no room for others: any user can list the name.
+const STRANGER: Duration = Duration::from_millis(100);
+/// Room for those who have connected.
+const CANDIDATES: usize = 4;
 
 type Secret = [u8; 16];
 
@@ -65,8 +73,8 @@ pub struct Request {
     secret: Secret,
     /// The acceptor's, once it has answered.
     answer: Option<Secret>,
-    /// Who has connected and not introduced itself yet.
-    candidate: RawFd,
+    /// Who has connected and not introduced itself yet, and since when.
+    candidates: [(RawFd, Option<Instant>); CANDIDATES],
     /// Whom the kernel names to the acceptor.
     pid: i32,
 }
@@ -132,7 +140,7 @@ impl Request {
         let listener =
             rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
         rustix::net::bind(&listener, &address(&name)?)?;
-        rustix::net::listen(&listener, 4)?;
+        rustix::net::listen(&listener, 128)?;
         let mut out = Writer(Vec::with_capacity(REQUEST));
         out.put(&MAGIC)
             .put(&name)
@@ -145,14 +153,34 @@ impl Request {
             listener: park(listener),
             secret,
             answer: None,
-            candidate: -1,
+            candidates: [(-1, None); CANDIDATES],
             pid: pid(),
         })
     }
 
-    /// The descriptor that becomes readable when the acceptor comes, beside the TCP socket.
-    pub fn fd(&self) -> RawFd {
-        if self.candidate >= 0 { self.candidate } else { self.listener }
+    /// The descriptors one of which becomes readable when the acceptor comes, beside the TCP socket;
+    /// -1 is none.
+    pub fn fds(&self) -> [RawFd; 1 + CANDIDATES] {
+        let mut fds = [self.listener; 1 + CANDIDATES];
+        fds[1..].iter_mut().zip(&self.candidates).for_each(|(fd, one)| *fd = one.0);
+        fds
+    }
+
+    /// Where the next who connects is kept.
+    fn room(&mut self) -> Option<usize> {
+        if let Some(free) = self.candidates.iter().position(|one| one.0 < 0) {
+            return Some(free);
+        }
+        let mut fds = [PollFd::from_borrowed_fd(borrow(self.listener), PollFlags::IN)];
+        if rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) != Ok(1) {
+            return None;
+        }
+        let oldest = (0..CANDIDATES).min_by_key(|i| self.candidates[*i].1)?;
+        let (fd, since) = self.candidates[oldest];
+        since.filter(|since| since.elapsed() >= STRANGER)?;
+        close(fd);
+        self.candidates[oldest] = (-1, None);
+        Some(oldest)
     }
 
     /// Goes on as far as it can without waiting; None if that is not to the end.
@@ -160,37 +188,54 @@ impl Request {
         if self.answer.is_none() {
             self.answer = receive_status(tcp)?;
         }
-        match rustix::net::accept_with(borrow(self.listener), SocketFlags::CLOEXEC) {
-            Ok(unix) => {
-                close(core::mem::replace(&mut self.candidate, park(unix)));
-            }
-            Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => {}
-            Err(e) => return Err(e),
-        }
-        let (true, Some(answer)) = (self.candidate >= 0, self.answer) else { return Ok(None) };
-        match Introduction::receive(borrow(self.candidate), &self.secret) {
-            Ok(Some(theirs)) => self.finish(&theirs, &answer).map(Some),
-            Ok(None) => Ok(None),
-            // Not the acceptor, who may yet come.
-            Err(_) => {
-                close(core::mem::replace(&mut self.candidate, -1));
-                Ok(None)
+        // Before the look at who has come: an acceptor that has gone may have been here.
+        let is_over = self.answer.is_some() && is_closed(tcp);
+        while let Some(place) = self.room() {
+            match rustix::net::accept_with(borrow(self.listener), SocketFlags::CLOEXEC) {
+                Ok(unix) => self.candidates[place] = (park(unix), Some(Instant::now())),
+                Err(Errno::INTR | Errno::CONNABORTED) => {}
+                Err(Errno::AGAIN) => break,
+                Err(e) => return Err(e),
             }
         }
+        let Some(answer) = self.answer else { return Ok(None) };
+        for i in 0..CANDIDATES {
+            let fd = self.candidates[i].0;
+            if fd < 0 {
+                continue;
+            }
+            match Introduction::receive(borrow(fd), &self.secret) {
+                Ok(Some(theirs)) => return self.finish(i, &theirs, &answer).map(Some),
+                Ok(None) => {}
+                // Not the acceptor, who may yet come.
+                Err(_) => {
+                    close(fd);
+                    self.candidates[i] = (-1, None);
+                }
+            }
+        }
+        if is_over { Err(Errno::CONNREFUSED) } else { Ok(None) }
     }
 
-    fn finish(&mut self, theirs: &Introduction, answer: &Secret) -> Result<Met, Errno> {
+    fn finish(&mut self, at: usize, theirs: &Introduction, answer: &Secret) -> Result<Met, Errno> {
         let own = Own::register(&self.config, theirs.gid)?;
-        let unix = borrow(self.candidate);
-        let done = Introduction::send(unix, answer, &own, &own_data(&self.config))
-            .and_then(|()| theirs.attach(&own));
-        match done {
-            Ok(peer) => {
-                let pids = [self.pid, peer_pid(unix)?];
-                let qp =
-                    QueuePair::new((own.dmb, own.layout), peer, own.group, self.candidate, pids);
-                self.candidate = -1;
-                close(core::mem::replace(&mut self.listener, -1));
+        let fd = self.candidates[at].0;
+        let unix = borrow(fd);
+        // An acceptor that has closed already has accepted, and sent nothing: the end of a stream.
+        let (done, is_over) = match Introduction::send(unix, answer, &own, &own_data(&self.config))
+        {
+            Err(Errno::PIPE | Errno::CONNRESET) => (Ok(()), true),
+            done => (done, false),
+        };
+        match done.and_then(|()| Ok((theirs.attach(&own)?, peer_pid(unix)?))) {
+            Ok((peer, pid)) => {
+                let pids = [self.pid, pid];
+                let qp = QueuePair::new((own.dmb, own.layout), peer, own.group, fd, pids);
+                if is_over {
+                    qp.note_end();
+                }
+                self.candidates[at] = (-1, None);
+                self.cancel();
                 Ok(Met { qp, peer: theirs.data, config: self.config })
             }
             Err(e) => {
@@ -202,13 +247,12 @@ impl Request {
 
     /// Closes this process's descriptors; another that has them by fork goes on.
     pub fn leave(&self) {
-        close(self.listener);
-        close(self.candidate);
+        self.fds().into_iter().for_each(close);
     }
 
     pub fn cancel(&mut self) {
-        close(core::mem::replace(&mut self.listener, -1));
-        close(core::mem::replace(&mut self.candidate, -1));
+        self.leave();
+        (self.listener, self.candidates) = (-1, [(-1, None); CANDIDATES]);
     }
 }
 
@@ -252,10 +296,12 @@ impl Answer {
         let unix = rustix::net::socket_with(
             AddressFamily::UNIX,
             SocketType::STREAM,
-            SocketFlags::CLOEXEC,
+            SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
             None,
         )?;
+        // Never waits: a stranger may have named a socket that nobody accepts from.
         rustix::net::connect(&unix, &address(&name)?)?;
+        rustix::io::ioctl_fionbio(&unix, false)?;
         let secret = random()?;
         let own = Own::register(&config, gid)?;
         let done = send_status(tcp, status::OK, &secret)
@@ -293,9 +339,10 @@ impl Answer {
         self.own.drop();
     }
 
-    /// Closes this process's descriptor; another that has it by fork goes on.
+    /// Closes what this process has of it; another that has it by fork goes on.
     pub fn leave(&self) {
         close(self.unix);
+        self.own.drop();
     }
 }
 
@@ -303,9 +350,8 @@ impl Answer {
 /// and said nothing is no rsocket: the kernel holds back a connection until it has bytes, or for a
 /// second.
 pub fn has_request(tcp: BorrowedFd<'_>) -> bool {
-    const MOMENT: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
     let mut fds = [PollFd::new(&tcp, PollFlags::IN)];
-    let _ = rustix::event::poll(&mut fds, Some(&MOMENT));
+    let _ = rustix::event::poll(&mut fds, Timespec::try_from(MOMENT).ok().as_ref());
     let mut bytes = [0; MAGIC.len()];
     let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
     match rustix::net::recv(tcp, &mut bytes[..], flags) {
@@ -423,6 +469,12 @@ fn send_status(tcp: BorrowedFd<'_>, code: u32, secret: &Secret) -> Result<(), Er
     let mut out = Writer(Vec::with_capacity(STATUS));
     out.put(&MAGIC).put(&code.to_be_bytes()).put(secret);
     send_whole(tcp, &out.0)
+}
+
+/// Whether the other end of the connection has closed it.
+fn is_closed(tcp: BorrowedFd<'_>) -> bool {
+    let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
+    matches!(rustix::net::recv(tcp, &mut [0; 1][..], flags), Ok((_, 0)) | Err(Errno::CONNRESET))
 }
 
 /// The acceptor's secret, once it is there.

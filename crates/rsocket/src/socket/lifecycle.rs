@@ -240,7 +240,8 @@ pub unsafe fn connect(fd: RawFd, addr: *const libc::sockaddr, len: u32) -> Resul
                 other => other,
             };
         }
-        Phase::Listening | Phase::Failed => return Err(Errno::INVAL),
+        Phase::Listening => return Err(Errno::INVAL),
+        Phase::Failed => socket.start_anew()?,
         Phase::Closed => return Err(Errno::BADF),
     }
     {
@@ -281,7 +282,14 @@ pub fn shutdown(fd: RawFd, how: i32) -> Result<(), Errno> {
     let socket = table::get(fd)?;
     if socket.phase() == Phase::Accepting {
         // The peer cannot be told before it has introduced itself; it does so at once.
-        socket.advance(true)?;
+        match socket.advance(!socket.is_nonblocking()) {
+            Err(Errno::AGAIN) => {
+                if socket.ends_once_begun(how) {
+                    return Ok(());
+                }
+            }
+            done => done?,
+        }
     }
     match socket.phase() {
         Phase::Streaming => socket.streaming().map_or(Ok(()), |stream| stream.shutdown(how)),

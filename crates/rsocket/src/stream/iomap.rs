@@ -5,7 +5,7 @@ use super::send::Source;
 use super::{Config, Guarded, Stream, lock, state};
 use crate::provider::{Endpoint, Region, Remote};
 use crate::wire::{Iomap, Message, Sge};
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use shm::{Errno, FastLock};
 
 /// Buffers that can be mapped at a time. A table of fixed size, because a stream is shared over
@@ -13,6 +13,9 @@ use shm::{Errno, FastLock};
 const MAPS: usize = 128;
 /// Operation code of direct writes, which is not transmitted: only an id for their completion.
 const DIRECT: u32 = 2 << 29;
+/// Direct writes until the kernel is asked whether the peer still lives: they use nothing that would
+/// run out without it.
+const PROBE: u32 = 256;
 /// Largest single direct write.
 const LARGEST: u64 = 1 << 28;
 
@@ -21,6 +24,8 @@ pub struct Maps {
     table: Guarded<[Option<Map>; MAPS]>,
     /// The peer has not been told of all.
     pending: AtomicBool,
+    /// Calls for direct writes.
+    writes: AtomicU32,
 }
 
 #[derive(Clone, Copy)]
@@ -38,6 +43,7 @@ impl Default for Maps {
             lock: FastLock::new(),
             table: Guarded([None; MAPS].into()),
             pending: AtomicBool::new(false),
+            writes: AtomicU32::new(0),
         }
     }
 }
@@ -151,6 +157,10 @@ impl<E: Endpoint> Stream<E> {
         let bufs = [(buf, len)];
         let mut source = Source::new(&bufs);
         let mut result = self.send_iomaps(block);
+        if self.maps.writes.fetch_add(1, Ordering::Relaxed) % PROBE == PROBE - 1 {
+            self.endpoint.probe();
+            let _ = self.progress.with(|| self.process());
+        }
         while source.left != 0 && result.is_ok() {
             let at = offset.wrapping_add((len - source.left) as u64);
             let Some(map) = self.find_map(at) else { break };

@@ -1,11 +1,12 @@
 //! Messages of fixed size, whole or not at all, and descriptors out of the application's way.
 #![allow(unsafe_code)]
 
-use super::PATIENCE;
-use rustix::event::{PollFd, PollFlags};
+use super::{MOMENT, PATIENCE};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::{BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::net::{RecvFlags, SendFlags};
 use shm::Errno;
+use std::time::Instant;
 
 pub(super) fn send_whole(fd: BorrowedFd<'_>, bytes: &[u8]) -> Result<(), Errno> {
     // The first bytes on a new connection always fit.
@@ -16,7 +17,10 @@ pub(super) fn send_whole(fd: BorrowedFd<'_>, bytes: &[u8]) -> Result<(), Errno> 
     }
 }
 
+/// All of it within [`PATIENCE`], and the beginning within [`MOMENT`]: who sends byte for byte, or
+/// nothing, must not keep others waiting for long.
 pub(super) fn receive_whole(fd: BorrowedFd<'_>, bytes: &mut [u8]) -> Result<(), Errno> {
+    let start = Instant::now();
     let mut done = 0;
     while done < bytes.len() {
         match rustix::net::recv(fd, &mut bytes[done..], RecvFlags::DONTWAIT) {
@@ -24,9 +28,14 @@ pub(super) fn receive_whole(fd: BorrowedFd<'_>, bytes: &mut [u8]) -> Result<(), 
             Ok((_, n)) => done += n,
             Err(Errno::INTR) => {}
             Err(Errno::AGAIN) => {
+                let limit = if done == 0 { MOMENT } else { PATIENCE };
+                let left = limit.checked_sub(start.elapsed()).ok_or(Errno::TIMEDOUT)?;
+                let left = Timespec::try_from(left).map_err(|_| Errno::INVAL)?;
                 let mut fds = [PollFd::new(&fd, PollFlags::IN)];
-                if rustix::event::poll(&mut fds, Some(&PATIENCE))? == 0 {
-                    return Err(Errno::TIMEDOUT);
+                match rustix::event::poll(&mut fds, Some(&left)) {
+                    Ok(0) => return Err(Errno::TIMEDOUT),
+                    Ok(_) | Err(Errno::INTR) => {}
+                    Err(e) => return Err(e),
                 }
             }
             Err(e) => return Err(e),
