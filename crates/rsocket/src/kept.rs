@@ -4,6 +4,9 @@
 
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+const PAUSE: Duration = Duration::from_micros(50);
 
 /// A value that is never freed. Threads that come at once may each make one; one of them is kept.
 pub struct Kept<T>(AtomicPtr<T>);
@@ -47,16 +50,20 @@ pub struct Done(AtomicU32);
 
 impl Done {
     const YES: u32 = u32::MAX;
-    /// Turns given to others until a caller goes on without: it may be a signal handler that has
+    /// How long a caller waits until it goes on without: it may be a signal handler that has
     /// interrupted who is at it.
-    const PATIENCE: u32 = 10_000;
+    const PATIENCE: Duration = Duration::from_secs(2);
 
     pub const fn new() -> Self {
         Self(AtomicU32::new(0))
     }
 
     pub fn once(&self, act: impl FnOnce()) {
-        for _ in 0..Self::PATIENCE {
+        if self.0.load(Ordering::Acquire) == Self::YES {
+            return;
+        }
+        let start = Instant::now();
+        loop {
             // The process that is at it.
             let now = self.0.load(Ordering::Acquire);
             if now == Self::YES {
@@ -69,7 +76,10 @@ impl Done {
                 self.0.store(Self::YES, Ordering::Release);
                 return;
             }
-            std::thread::yield_now();
+            if start.elapsed() >= Self::PATIENCE {
+                return;
+            }
+            std::thread::sleep(PAUSE);
         }
     }
 }

@@ -87,3 +87,120 @@ fn datagrams_know_their_sender() {
     assert_eq!(b.send(&buffer[..3]).unwrap(), 3);
     assert_eq!((a.recv(&mut buffer).unwrap(), &buffer[..3]), (3, &b"one"[..]));
 }
+
+fn connected() -> (RsocketStream, RsocketStream) {
+    let listener = Builder::new().iomaps(4).listen("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let client = std::thread::spawn(move || Builder::new().iomaps(4).connect(address).unwrap());
+    let (server, _) = listener.accept().unwrap();
+    // Both ends have introduced themselves.
+    let client = client.join().unwrap();
+    assert_eq!(server.wait(libc::POLLOUT, None).unwrap(), libc::POLLOUT);
+    (client, server)
+}
+
+/// A send that fails at once is no reason to wait.
+#[test]
+fn who_waits_for_room_comes_back_behind_an_end() {
+    let (client, mut server) = connected();
+    server.write_all(b"an early answer").unwrap();
+    drop(server);
+    let out = client.wait(libc::POLLOUT, Some(Duration::from_secs(20))).unwrap();
+    assert_eq!(out & libc::POLLOUT, libc::POLLOUT);
+    let (client, _server) = connected();
+    client.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(client.wait(libc::POLLOUT, None).unwrap(), libc::POLLOUT);
+}
+
+/// Of every size: within a page, whole pages, and both.
+#[test]
+fn a_buffer_that_was_taken_back_is_not_written() {
+    for (len, before) in [(256, false), (256, true), (20_000, false), (20_000, true)] {
+        let (mut client, mut server) = connected();
+        let mut buffer = vec![1u8; len];
+        // SAFETY: unmapped below; read only when the peer has written.
+        unsafe { server.map(buffer.as_mut_ptr(), len, Some(0)) }.unwrap();
+        server.write_all(&[0]).unwrap();
+        client.read_exact(&mut [0]).unwrap();
+        if before {
+            assert_eq!(client.write_at(&vec![2; len], 0).unwrap(), len);
+            assert!(buffer.iter().all(|byte| *byte == 2));
+        }
+        server.unmap(buffer.as_mut_ptr(), len).unwrap();
+        let known = buffer[0];
+        let error = client.write_at(&vec![3; len], 0).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EFAULT));
+        assert!(buffer.iter().all(|byte| *byte == known), "{len} {before}");
+    }
+}
+
+#[test]
+fn a_server_that_closes_at_once_ends_the_stream() {
+    let listener = RsocketListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        loop {
+            drop(listener.accept().unwrap());
+        }
+    });
+    for _ in 0..20 {
+        let mut client = RsocketStream::connect(address).unwrap();
+        assert_eq!(client.read(&mut [0]).unwrap(), 0);
+    }
+}
+
+#[test]
+fn a_connection_that_was_refused_can_be_tried_again() {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = free.local_addr().unwrap().port();
+    drop(free);
+    let fd = socket::open(libc::AF_INET, libc::SOCK_STREAM, 0).unwrap();
+    table::get(fd).unwrap().fcntl(libc::F_SETFL, libc::O_NONBLOCK.into()).unwrap();
+    let to: SocketAddr = ([127, 0, 0, 1], port).into();
+    let attempt = || {
+        // SAFETY: an address and its length.
+        let begun = addr::with(&to, |at, len| unsafe { socket::connect(fd, at, len) });
+        if begun.is_ok()
+            || begun.as_ref().is_err_and(|e| e.raw_os_error() != Some(libc::EINPROGRESS))
+        {
+            return begun;
+        }
+        let mut fds = [libc::pollfd { fd, events: libc::POLLOUT, revents: 0 }];
+        poll(&mut fds, Some(Duration::from_secs(20))).unwrap();
+        let mut out = [0; 4];
+        let socket = table::get(fd).unwrap();
+        socket.get_option(libc::SOL_SOCKET, libc::SO_ERROR, &mut out).unwrap();
+        match i32::from_ne_bytes(out) {
+            0 => Ok(()),
+            error => Err(std::io::Error::from_raw_os_error(error)),
+        }
+    };
+    assert_eq!(attempt().unwrap_err().kind(), std::io::ErrorKind::ConnectionRefused);
+    let listener = RsocketListener::bind(to).unwrap();
+    let accepting = std::thread::spawn(move || listener.accept().unwrap());
+    // The kernel may tell of the refusal once more first.
+    if attempt().is_err() {
+        attempt().unwrap();
+    }
+    socket::close(fd).unwrap();
+    drop(accepting.join().unwrap());
+}
+
+/// While another thread receives what is there: a wrong number for it, and no more than that.
+#[test]
+fn an_rsocket_may_be_closed_beside_a_receive() {
+    for _ in 0..200 {
+        let (mut client, server) = connected();
+        client.write_all(&[5; 4000]).unwrap();
+        let fd = server.as_raw_fd();
+        let reader = std::thread::spawn(move || {
+            let mut byte = 0;
+            // SAFETY: one byte.
+            while unsafe { socket::recv(fd, &[(&raw mut byte, 1)], 0) } == Ok(1) {
+                assert_eq!(byte, 5);
+            }
+        });
+        drop(server);
+        reader.join().unwrap();
+    }
+}

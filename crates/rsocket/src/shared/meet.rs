@@ -18,6 +18,8 @@
 //! stays, as doorbell and as sign of life.
 
 mod bytes;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use bytes::park;
 use bytes::{Reader, Writer, borrow, close, receive_whole, send_whole};
@@ -127,6 +129,13 @@ impl Own {
         Ok(Self { dmb, layout, group })
     }
 
+    /// In place of the memory of a peer that has ended and, being this process, taken it back.
+    fn stand_in(&self, peer: &Introduction) -> Result<(*mut u8, Layout), Errno> {
+        let layout = peer.layout.ok_or(Errno::PROTO)?;
+        let made = DEVICE.register_dmb(self.group, DEVICE.gid(), peer.dmb_len);
+        Ok((made.map_err(|_| Errno::NOBUFS)?.addr, layout))
+    }
+
     fn drop(self) {
         DEVICE.drop_group(self.group);
     }
@@ -222,12 +231,16 @@ impl Request {
         let fd = self.candidates[at].0;
         let unix = borrow(fd);
         // An acceptor that has closed already has accepted, and sent nothing: the end of a stream.
-        let (done, is_over) = match Introduction::send(unix, answer, &own, &own_data(&self.config))
-        {
-            Err(Errno::PIPE | Errno::CONNRESET) => (Ok(()), true),
-            done => (done, false),
+        let sent = Introduction::send(unix, answer, &own, &own_data(&self.config));
+        let attached = theirs.attach(&own);
+        let is_over = matches!(sent, Err(Errno::PIPE | Errno::CONNRESET))
+            || attached.is_err() && has_hung_up(unix);
+        let done = match (sent, attached) {
+            (_, attached) if is_over => attached.or_else(|_| own.stand_in(theirs)),
+            (Ok(()), attached) => attached,
+            (Err(e), _) => Err(e),
         };
-        match done.and_then(|()| Ok((theirs.attach(&own)?, peer_pid(unix)?))) {
+        match done.and_then(|peer| Ok((peer, peer_pid(unix)?))) {
             Ok((peer, pid)) => {
                 let pids = [self.pid, pid];
                 let qp = QueuePair::new((own.dmb, own.layout), peer, own.group, fd, pids);
@@ -469,6 +482,11 @@ fn send_status(tcp: BorrowedFd<'_>, code: u32, secret: &Secret) -> Result<(), Er
     let mut out = Writer(Vec::with_capacity(STATUS));
     out.put(&MAGIC).put(&code.to_be_bytes()).put(secret);
     send_whole(tcp, &out.0)
+}
+
+fn has_hung_up(unix: BorrowedFd<'_>) -> bool {
+    let mut fds = [PollFd::new(&unix, PollFlags::RDHUP)];
+    rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) == Ok(1)
 }
 
 /// Whether the other end of the connection has closed it.
