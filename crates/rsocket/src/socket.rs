@@ -30,7 +30,7 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::fd::{BorrowedFd, RawFd};
 use shm::rsockets::Row;
 use shm::{Errno, FastLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Longer than a receiver that has a processor copies between two looks.
 const AWAY: Duration = Duration::from_millis(1);
@@ -278,6 +278,21 @@ impl Socket {
         match self.streaming() {
             Some(stream) => Ok(stream),
             None => self.become_stream(block),
+        }
+    }
+
+    /// The stream, for a call that needs it and that programs do not expect to be put off: a peer
+    /// that was accepted introduces itself at once, unless it means ill.
+    pub fn stream_soon(&self) -> Result<&Stream<Any>, Errno> {
+        const PATIENCE: Duration = Duration::from_secs(1);
+        let start = Instant::now();
+        loop {
+            match self.stream(false) {
+                Err(Errno::AGAIN) if !self.is_nonblocking() || start.elapsed() < PATIENCE => {
+                    self.wait_to_advance()?;
+                }
+                done => return done,
+            }
         }
     }
 

@@ -135,8 +135,7 @@ pub fn map(fd: RawFd, buf: *mut u8, len: usize, prot: i32, offset: i64) -> Resul
     if prot & !libc::PROT_WRITE != 0 || offset < -1 {
         return Err(Errno::INVAL);
     }
-    // A peer that was accepted introduces itself at once.
-    let stream = socket.stream(!socket.is_nonblocking())?;
+    let stream = socket.stream_soon()?;
     let offset = u64::try_from(offset).ok();
     stream.map(buf, len, prot & libc::PROT_WRITE != 0, offset).map(|offset| offset as i64)
 }
