@@ -166,7 +166,7 @@ impl QueuePair {
             _ => {
                 let unused = |slot: &usize| {
                     let word = Self::plain_key_at(self.peer, *slot as u32);
-                    // SYNC: plain key. Written by this end only, under the lock of the maps.
+                    // Written by this end only, under the lock of the maps.
                     word.is_some_and(|key| key.load(Ordering::Relaxed) == 0)
                 };
                 (SLOTS..SLOTS + PLAIN_SLOTS).find(unused).ok_or(Errno::NOMEM)?
