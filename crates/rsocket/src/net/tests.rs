@@ -185,22 +185,3 @@ fn a_connection_that_was_refused_can_be_tried_again() {
     socket::close(fd).unwrap();
     drop(accepting.join().unwrap());
 }
-
-/// While another thread receives what is there: a wrong number for it, and no more than that.
-#[test]
-fn an_rsocket_may_be_closed_beside_a_receive() {
-    for _ in 0..200 {
-        let (mut client, server) = connected();
-        client.write_all(&[5; 4000]).unwrap();
-        let fd = server.as_raw_fd();
-        let reader = std::thread::spawn(move || {
-            let mut byte = 0;
-            // SAFETY: one byte.
-            while unsafe { socket::recv(fd, &[(&raw mut byte, 1)], 0) } == Ok(1) {
-                assert_eq!(byte, 5);
-            }
-        });
-        drop(server);
-        reader.join().unwrap();
-    }
-}

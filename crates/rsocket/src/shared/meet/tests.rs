@@ -101,7 +101,7 @@ fn a_request_has_an_end() {
     let trickle = std::thread::spawn(move || {
         (0..REQUEST)
             .take_while(|_| {
-                std::thread::sleep(MOMENT / 2);
+                std::thread::sleep(MOMENT);
                 client.write_all(&MAGIC[..1]).is_ok()
             })
             .count()
