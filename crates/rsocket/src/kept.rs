@@ -17,7 +17,7 @@ impl<T: Sync> Kept<T> {
     }
 
     pub fn get(&self) -> Option<&'static T> {
-        // SAFETY: null, or never freed.
+        // SYNC: made. The pointer, then the value. SAFETY: null, or never freed.
         unsafe { self.0.load(Ordering::Acquire).as_ref() }
     }
 
@@ -25,6 +25,7 @@ impl<T: Sync> Kept<T> {
         if let Some(known) = self.get() {
             return known;
         }
+        // SYNC: made. Behind the value.
         let fresh = Box::into_raw(Box::new(make()));
         match self.0.compare_exchange(null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire) {
             // SAFETY: never freed.
@@ -64,7 +65,7 @@ impl Done {
         }
         let start = Instant::now();
         loop {
-            // The process that is at it.
+            // SYNC: made. Whether it is done, or the process that is at it.
             let now = self.0.load(Ordering::Acquire);
             if now == Self::YES {
                 return;
@@ -73,6 +74,7 @@ impl Done {
             let take = || self.0.compare_exchange(now, own, Ordering::AcqRel, Ordering::Relaxed);
             if now != own && take().is_ok() {
                 act();
+                // SYNC: made. Behind what was done.
                 self.0.store(Self::YES, Ordering::Release);
                 return;
             }

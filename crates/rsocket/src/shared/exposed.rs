@@ -133,7 +133,9 @@ impl QueuePair {
     ) -> Result<R, PostError> {
         let live = Self::live_word(self.own, key).ok_or(PostError::Access)?;
         let writing = Self::word(self.peer, super::WRITING);
-        // SYNC: writing. In front of the look at the key: one of the two ends sees the other.
+        // SYNC: writing. In front of the look at the key: either this end sees that the buffer was
+        // taken back, or its owner sees this end write and waits. SYNC: exposed. The key, then the
+        // rest of the entry.
         writing.store(1, Ordering::SeqCst);
         let result =
             if live.load(Ordering::SeqCst) == key { write() } else { Err(PostError::Access) };
@@ -185,6 +187,7 @@ impl QueuePair {
             // SYNC: exposed. After the rest of the entry.
             entry.key.store(key, Ordering::Release);
         } else if let Some(word) = Self::plain_key_at(self.peer, key) {
+            // SYNC: exposed. Such a buffer has no entry: the key alone says that it may be written.
             word.store(key, Ordering::Release);
         }
         Ok(Region { ptr, len, addr: ptr as u64, key })

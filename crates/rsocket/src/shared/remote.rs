@@ -78,7 +78,8 @@ impl QueuePair {
             if window.pid != pid() && !window.base.is_null() {
                 return None;
             }
-            // SYNC: exposed. Each word is loaded once and then checked.
+            // Words of the peer's, behind the look at the key in `while_exposed`: each is loaded once
+            // and then checked.
             window.unmap();
             let (start, len) =
                 (entry.start.load(Ordering::Relaxed), entry.len.load(Ordering::Relaxed) as usize);
