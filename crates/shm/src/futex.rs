@@ -1,6 +1,7 @@
 //! Sleeping on a word. Under loom the kernel is a mutex and a condition variable.
+#![allow(unsafe_code)]
 
-use crate::sync::AtomicU32;
+use crate::sync::{AtomicU32, AtomicU64};
 use core::time::Duration;
 
 /// Why [`wait`] returned. The caller looks at the word again in any case.
@@ -42,6 +43,28 @@ mod imp {
         // Fails only for memory that is gone, and then nobody sleeps there.
         let _ = futex::wake(word, flags(shared), count);
     }
+
+    /// As [`wait`], on the lower half of `word`.
+    pub fn wait_low(
+        word: &AtomicU64,
+        expected: u32,
+        shared: bool,
+        timeout: Option<Duration>,
+    ) -> Woke {
+        wait(low(word), expected, shared, timeout)
+    }
+
+    /// As [`wake`], on the lower half of `word`.
+    pub fn wake_low(word: &AtomicU64, count: u32, shared: bool) {
+        wake(low(word), count, shared);
+    }
+
+    /// For the kernel's eyes: the language has no word for accesses of two sizes.
+    fn low(word: &AtomicU64) -> &AtomicU32 {
+        const { assert!(cfg!(target_endian = "little")) };
+        // SAFETY: memory of an atomic word that is as large and aligned at least.
+        unsafe { AtomicU32::from_ptr(word.as_ptr().cast()) }
+    }
 }
 
 #[cfg(loom)]
@@ -65,6 +88,22 @@ mod imp {
     }
 
     pub fn wake(_: &AtomicU32, count: u32, _: bool) {
+        wake_any(count);
+    }
+
+    pub fn wait_low(word: &AtomicU64, expected: u32, _: bool, _: Option<Duration>) -> Woke {
+        let held = QUEUE.0.lock().unwrap();
+        if word.load(Ordering::SeqCst) as u32 == expected {
+            drop(QUEUE.1.wait(held).unwrap());
+        }
+        Woke::Changed
+    }
+
+    pub fn wake_low(_: &AtomicU64, count: u32, _: bool) {
+        wake_any(count);
+    }
+
+    fn wake_any(count: u32) {
         let _held = QUEUE.0.lock().unwrap();
         for _ in 0..count.min(4) {
             QUEUE.1.notify_one();
@@ -72,4 +111,4 @@ mod imp {
     }
 }
 
-pub use imp::{wait, wake};
+pub use imp::{wait, wait_low, wake, wake_low};

@@ -1,12 +1,13 @@
 //! The low-contention lock of rsockets, made right for signals, forks and deaths.
 //!
-//! A word holds the owner's thread id; a CAS takes it and a CAS gives it back. Only who finds it
-//! taken goes to the kernel, and says so in `WAITERS`. Because the word names its owner, a signal
+//! A word holds the owner's thread id; a CAS takes it and an exchange gives it back. Only who finds
+//! it taken goes to the kernel, and says so in `WAITERS`. Because the word names its owner, a signal
 //! handler that interrupted the owner is told [`Reentered`] in place of a deadlock, and a lock
-//! whose owner was killed can be taken over by a waiter. Beside it stands where on its stack the
-//! owner was: a handler may leave by siglongjmp, and the section with it. Who finds a lock of its
-//! own thread that was taken deeper in the stack, or no deeper than a handler can be, has jumped,
-//! and takes it over.
+//! whose owner was killed can be taken over by a waiter. The word's other half says where on its
+//! stack the owner was: a handler may leave by siglongjmp, and the section with it. Who finds a lock
+//! of its own thread that was taken deeper in the stack, or no deeper than a handler can be, has
+//! jumped, and takes it over. One exchange writes both halves: a handler that came between two would
+//! judge its owner by the frame of the last one.
 //!
 //! Limits. After a jump the lock stays taken until its thread comes back to it, and from no deeper
 //! in its stack than a handler would. A function that returns a guard must be inlined: a frame that
@@ -16,13 +17,13 @@
 #![allow(unsafe_code)]
 
 use crate::futex::{self, Woke};
-use crate::sync::{AtomicU32, Ordering, spin};
+use crate::sync::{AtomicU64, Ordering, spin};
 use crate::thread;
 use core::marker::PhantomData;
 use core::time::Duration;
 
 /// Set while somebody may sleep on the word.
-const WAITERS: u32 = 1 << 31;
+const WAITERS: u64 = 1 << 31;
 /// What lies at least between the frames of an owner and of a handler that interrupted it, in 16
 /// bytes: the registers, with those for floating point, are 1,000 on x86-64 and 4,500 on arm64.
 /// Calls of ours between two locks take less.
@@ -52,9 +53,9 @@ impl core::error::Error for Reentered {}
 #[repr(C)]
 #[derive(Debug)]
 pub struct FastLock<const SHARED: bool> {
-    word: AtomicU32,
-    /// Where the owner's stack ended, see `here`. Written by the owner alone.
-    frame: core::sync::atomic::AtomicU32,
+    /// Zero when free. From the lowest bit: 31 bits of the owner's thread id, `WAITERS`, 32 bits of
+    /// where the owner's stack ended, see `here`.
+    word: AtomicU64,
 }
 
 /// Holds the lock until dropped. Bound to its thread, whose id is in the word.
@@ -75,12 +76,12 @@ impl<const SHARED: bool> FastLock<SHARED> {
     /// A free lock. All zeros is one, too.
     #[cfg(not(loom))]
     pub const fn new() -> Self {
-        Self { word: AtomicU32::new(0), frame: core::sync::atomic::AtomicU32::new(0) }
+        Self { word: AtomicU64::new(0) }
     }
 
     #[cfg(loom)]
     pub fn new() -> Self {
-        Self { word: AtomicU32::new(0), frame: core::sync::atomic::AtomicU32::new(0) }
+        Self { word: AtomicU64::new(0) }
     }
 
     /// Waits for the lock. After the death of an owner what it guards may be half changed; who
@@ -94,14 +95,13 @@ impl<const SHARED: bool> FastLock<SHARED> {
     #[inline(always)]
     pub fn lock_recovering(&self) -> Result<(FastGuard<'_, SHARED>, bool), Reentered> {
         let me = thread::thread_id();
+        let mine = taken(me, here(&me));
         // SYNC: lock. Pairs with the release in `unlock`.
-        let free = self.word.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed);
-        let frame = here(&me);
-        let recovered = match free {
-            Ok(_) => false,
-            Err(word) => self.lock_contended(me, word, frame)?,
-        };
-        self.frame.store(frame, Ordering::Relaxed);
+        let recovered =
+            match self.word.compare_exchange(0, mine, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => false,
+                Err(word) => self.lock_contended(mine, word)?,
+            };
         Ok((self.guard(), recovered))
     }
 
@@ -117,18 +117,14 @@ impl<const SHARED: bool> FastLock<SHARED> {
     #[inline(always)]
     pub fn try_lock_near(&self, nearer: u32) -> Option<FastGuard<'_, SHARED>> {
         let me = thread::thread_id();
-        // SYNC: lock. Pairs with the release in `unlock`.
-        let free = self.word.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed);
-        free.ok().map(|_| {
-            self.frame.store(here(&me).wrapping_sub(nearer >> 4), Ordering::Relaxed);
-            self.guard()
-        })
+        let mine = taken(me, here(&me).wrapping_sub(nearer >> 4));
+        self.take(0, mine).then(|| self.guard())
     }
 
     /// Whether the calling thread owns it.
     #[inline]
     pub fn is_mine(&self) -> bool {
-        self.word.load(Ordering::Relaxed) & !WAITERS == thread::thread_id()
+        owner(self.word.load(Ordering::Relaxed)) == thread::thread_id()
     }
 
     /// Whether this is a signal handler that interrupted the owner. Not one that jumped out of its
@@ -136,31 +132,15 @@ impl<const SHARED: bool> FastLock<SHARED> {
     #[inline]
     pub fn is_interrupted(&self) -> bool {
         let mark = 0;
-        self.is_locked() && self.is_mine() && !self.was_left(here(&mark))
-    }
-
-    /// Whether the calling thread, which owns it, has left its section by a jump.
-    #[cold]
-    fn was_left(&self, frame: u32) -> bool {
-        // Without libc a handler's calls run on another stack than those that it has interrupted, so
-        // addresses say nothing: a handler that took its owner's lock would spoil what it guards.
-        if cfg!(shortwire_raw) {
-            return false;
-        }
-        // A handler lies deeper, behind the frame that the kernel has made for it, and on a stack
-        // of its own anywhere. Between taking the lock and the note of the frame that of the last
-        // owner is there: a handler that comes just then may take the lock from the one that it has
-        // interrupted. A mark for "no frame yet" would be worse: a jump out of there, which storms
-        // of signals do find, would leave a lock that refuses its own thread for ever.
-        self.frame.load(Ordering::Relaxed).wrapping_sub(frame).cast_signed() < SIGNAL_FRAME
-            && !on_signal_stack()
+        let word = self.word.load(Ordering::Relaxed);
+        word != 0 && owner(word) == thread::thread_id() && !was_left(word, here(&mark))
     }
 
     /// Whether its owner is a thread that has died.
     #[cold]
     pub fn is_abandoned(&self) -> bool {
-        let owner = self.word.load(Ordering::Relaxed) & !WAITERS;
-        owner != 0 && !Self::owner_lives(owner)
+        let word = self.word.load(Ordering::Relaxed);
+        word != 0 && !Self::owner_lives(owner(word))
     }
 
     /// Whether anybody does.
@@ -190,15 +170,22 @@ impl<const SHARED: bool> FastLock<SHARED> {
     }
 
     #[cold]
-    fn lock_contended(&self, me: u32, mut word: u32, frame: u32) -> Result<bool, Reentered> {
-        if word & !WAITERS == me {
-            return if self.was_left(frame) { Ok(true) } else { Err(Reentered) };
+    fn lock_contended(&self, mine: u64, mut word: u64) -> Result<bool, Reentered> {
+        if owner(word) == owner(mine) {
+            if !was_left(word, frame(mine)) {
+                return Err(Reentered);
+            }
+            // Another thread may set `WAITERS` meanwhile.
+            while !self.take(word, mine | word & WAITERS) {
+                word = self.word.load(Ordering::Relaxed);
+            }
+            return Ok(true);
         }
         let spins = if several_cpus() { SPINS } else { 0 };
         for _ in 0..spins {
             spin();
             word = self.word.load(Ordering::Relaxed);
-            if word == 0 && self.take(0, me) {
+            if word == 0 && self.take(0, mine) {
                 return Ok(false);
             }
             if word & WAITERS != 0 {
@@ -207,7 +194,7 @@ impl<const SHARED: bool> FastLock<SHARED> {
         }
         // From here on it is taken with WAITERS, because others may sleep too and a single one is
         // woken.
-        let mine = me | WAITERS;
+        let mine = mine | WAITERS;
         loop {
             word = self.word.load(Ordering::Relaxed);
             if word == 0 {
@@ -222,8 +209,8 @@ impl<const SHARED: bool> FastLock<SHARED> {
             }
             // Interrupted counts as a timeout: under a storm of signals no wait would ever time
             // out.
-            if futex::wait(&self.word, marked, SHARED, Some(CHECK)) != Woke::Changed
-                && !Self::owner_lives(marked & !WAITERS)
+            if futex::wait_low(&self.word, marked as u32, SHARED, Some(CHECK)) != Woke::Changed
+                && !Self::owner_lives(owner(marked))
                 && self.take(marked, mine)
             {
                 return Ok(true);
@@ -231,12 +218,12 @@ impl<const SHARED: bool> FastLock<SHARED> {
         }
     }
 
-    fn take(&self, from: u32, to: u32) -> bool {
+    fn take(&self, from: u64, to: u64) -> bool {
         // SYNC: lock. Pairs with the release in `unlock`.
         self.word.compare_exchange(from, to, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
-    fn mark(&self, word: u32) -> bool {
+    fn mark(&self, word: u64) -> bool {
         let marked = word | WAITERS;
         self.word.compare_exchange(word, marked, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
@@ -247,23 +234,19 @@ impl<const SHARED: bool> FastLock<SHARED> {
 
     #[inline]
     fn unlock(&self) {
-        let me = thread::thread_id();
-        // SYNC: lock. Pairs with the acquire of whoever takes it next.
-        if self.word.compare_exchange(me, 0, Ordering::Release, Ordering::Relaxed).is_err() {
-            self.unlock_contended(me);
-        }
-    }
-
-    #[cold]
-    fn unlock_contended(&self, me: u32) {
         // A guard copied by fork must not free the lock of the parent, in memory of both.
-        if SHARED && self.word.load(Ordering::Relaxed) & !WAITERS != me {
+        if SHARED && !self.is_mine() {
             return;
         }
         // SYNC: lock. Pairs with the acquire of whoever takes it next.
         if self.word.swap(0, Ordering::Release) & WAITERS != 0 {
-            futex::wake(&self.word, 1, SHARED);
+            self.wake();
         }
+    }
+
+    #[cold]
+    fn wake(&self) {
+        futex::wake_low(&self.word, 1, SHARED);
     }
 }
 
@@ -272,6 +255,35 @@ impl<const SHARED: bool> Drop for FastGuard<'_, SHARED> {
     fn drop(&mut self) {
         self.lock.unlock();
     }
+}
+
+/// The word of a lock that `tid` has taken at `frame`, with nobody waiting.
+#[inline(always)]
+fn taken(tid: u32, frame: u32) -> u64 {
+    u64::from(frame) << 32 | u64::from(tid)
+}
+
+/// The thread that has taken the lock, 0 when free.
+#[inline(always)]
+fn owner(word: u64) -> u32 {
+    (word & !WAITERS) as u32
+}
+
+fn frame(word: u64) -> u32 {
+    (word >> 32) as u32
+}
+
+/// Whether the calling thread, which is at `here` and owns the lock, has left its section by a jump.
+#[cold]
+fn was_left(word: u64, here: u32) -> bool {
+    // Without libc a handler's calls run on another stack than those that it has interrupted, so
+    // addresses say nothing: a handler that took its owner's lock would spoil what it guards.
+    if cfg!(shortwire_raw) {
+        return false;
+    }
+    // A handler lies deeper, behind the frame that the kernel has made for it, and on a stack of its
+    // own anywhere.
+    frame(word).wrapping_sub(here).cast_signed() < SIGNAL_FRAME && !on_signal_stack()
 }
 
 /// Where a local of the caller lies, in 16 bytes: addresses of one stack compare by their

@@ -79,6 +79,33 @@ fn raw_sockets_forward_through_the_queueing_discipline() {
     forwards("raw-socket-qdisc", "RawSocket", ", bypass = false");
 }
 
+/// An engine that gets no processor for a while finds what came meanwhile: a ring that is given over
+/// in parts by a clock had room for 64 packets, however small.
+#[test]
+fn raw_sockets_keep_what_comes_while_the_engine_stands_still() {
+    const FRAMES: usize = 400;
+    case("raw-socket-still", |case| {
+        let namespace = cables()?;
+        let wire = engine::wire("RawSocket", "interface = \"a1\"", "interface = \"b1\"");
+        let engine = start(case, &namespace, &wire)?;
+        let (from, to) = (End::of(&namespace, "a0"), End::of(&namespace, "b0"));
+        from.reach(&to, || engine.stderr());
+        engine.signal(Signal::STOP);
+        let frames = recording::frames(FRAMES);
+        for frame in &frames {
+            from.send(frame);
+            std::thread::sleep(millis(2));
+        }
+        engine.signal(Signal::CONT);
+        for (number, sent) in frames.iter().enumerate() {
+            let arrived = to.receive(secs(60));
+            assert_eq!(arrived.as_ref(), Some(sent), "frame {number}: {}", engine.stderr());
+        }
+        stop(engine);
+        Ok(())
+    });
+}
+
 fn taps(name: &str, more: &str) {
     case(name, |case| {
         let namespace = Namespace::new()?;

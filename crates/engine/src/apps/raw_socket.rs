@@ -2,7 +2,7 @@
 //! stack.
 //!
 //! It receives copies: the kernel still gets every packet. Receiving reads a ring in shared memory
-//! (TPACKET_V3); a packet waits there for up to a millisecond while the kernel gathers more.
+//! (TPACKET_V2), but for packets that are longer than the interface's MTU, which are uncut.
 //! Sending takes up to 128 packets per system call and goes to the driver past the queueing
 //! discipline.
 //!
@@ -111,7 +111,8 @@ impl Port for Sockets {
         option(fd, libc::PACKET_VNET_HDR, &1i32).map_err(failed)?;
         // Linux 4.20; the type of each packet tells the same, only later.
         let _ = option(fd, libc::PACKET_IGNORE_OUTGOING, &1i32);
-        let ring = Ring::new(fd, (args.ring as usize) << 20).map_err(failed)?;
+        let mtu = netdev.mtu().map_err(|error| AppError::new(error.to_string()))?;
+        let ring = Ring::new(fd, (args.ring as usize) << 20, mtu).map_err(failed)?;
         let sender = socket().map_err(failed)?;
         if args.bypass {
             option(sender.as_fd(), libc::PACKET_QDISC_BYPASS, &1i32).map_err(failed)?;
@@ -171,7 +172,7 @@ impl Sockets {
         let mut taken = 0;
         // The next one may be uncut.
         while taken < BATCH && batch.len() + MOST <= output.room() {
-            let Some(frame) = self.ring.next() else { break };
+            let Some(frame) = self.ring.next(self.receiver.as_fd()) else { break };
             if frame.outgoing {
                 continue;
             }
@@ -302,7 +303,7 @@ impl App for RawSocket {
     fn tick(&mut self, io: &Io) {
         let dropped = &mut self.counters.rx_dropped;
         self.presence.tick(io.now(), &self.args, |sockets| {
-            *dropped += ring::drops(sockets.receiver.as_fd())
+            *dropped += ring::drops(sockets.receiver.as_fd()) + std::mem::take(&mut sockets.ring.lost)
         });
     }
 

@@ -12,7 +12,7 @@ expected=$(stat -c %s /net/in.pcap)
 # Starts an engine; $engine is its process.
 begin() {
     shortwire engine /net/$1.toml --report links,apps > /tmp/$1.out 2> /tmp/$1.err &
-    engine=$!
+    engine=$!; engines="$engines $engine"
     tries=0
     until grep -q '^running:' /tmp/$1.err; do
         [ -d /proc/$engine ] || failed "$1: $(cat /tmp/$1.err)"
@@ -21,11 +21,19 @@ begin() {
     done
 }
 finish() { kill -INT $2; wait $2 || failed "$1 ended with $?: $(tail -n 5 /tmp/*.err)"; }
+# Ends with what each engine that runs and each interface has counted: which of them had the packets that did not arrive.
+lost() {
+    kill -INT $engines 2>/dev/null
+    sleep 2
+    tail -n 20 /tmp/*.out
+    cat /proc/net/dev
+    failed "$@"
+}
 # Waits until a capture has the size of the recording.
 arrived() {
     tries=0
     until [ $(stat -c %s /out/$1.pcap) -ge $expected ]; do
-        tries=$((tries + 1)); [ $tries -lt 200 ] || failed "$1: $(stat -c %s /out/$1.pcap) of $expected bytes"
+        tries=$((tries + 1)); [ $tries -lt 200 ] || lost "$1: $(stat -c %s /out/$1.pcap) of $expected bytes"
         sleep 0.1
     done
 }

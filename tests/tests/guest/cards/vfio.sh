@@ -45,7 +45,7 @@ ip link set $(interface 0000:00:09.0) name v1
 ip link set v0 up; ip link set v1 up
 begin shunt; shunt=$engine
 begin end; end=$engine
-shortwire packetblaster replay /net/in.pcap --no-loop --raw v0 --rate 500pps 2>&1 || failed packetblaster
+shortwire packetblaster replay /net/in.pcap --no-loop --raw v0 --rate 2kpps 2>&1 || failed packetblaster
 arrived shunted
 finish end $end
 finish shunt $shunt
