@@ -303,7 +303,8 @@ impl App for RawSocket {
     fn tick(&mut self, io: &Io) {
         let dropped = &mut self.counters.rx_dropped;
         self.presence.tick(io.now(), &self.args, |sockets| {
-            *dropped += ring::drops(sockets.receiver.as_fd()) + std::mem::take(&mut sockets.ring.lost)
+            *dropped +=
+                ring::drops(sockets.receiver.as_fd()) + std::mem::take(&mut sockets.ring.lost)
         });
     }
 
