@@ -103,12 +103,12 @@ impl Ring {
     pub fn next(&mut self, socket: BorrowedFd) -> Option<Frame<'_>> {
         loop {
             if self.held {
-                // SYNC: slot read. Our reads of the slot come before the kernel may write it again.
+                // SYNC: frame read. Our reads of the slot come before the kernel may write it again.
                 self.status().store(libc::TP_STATUS_KERNEL, Ordering::Release);
                 self.slot = if self.slot + 1 < self.slots { self.slot + 1 } else { 0 };
                 self.held = false;
             }
-            // SYNC: slot written. The kernel's packet comes before the status that hands it over.
+            // SYNC: frame written. The kernel's packet comes before the status that hands it over.
             let status = self.status().load(Ordering::Acquire);
             if status & libc::TP_STATUS_USER == 0 {
                 return None;
