@@ -9,10 +9,10 @@ pub use transfer::*;
 
 use crate::poll::Selected;
 use crate::{poll, set, socket, table};
-use core::ffi::{c_int, c_long, c_void};
+use core::ffi::{c_int, c_long, c_ulong, c_void};
 use libc::{fd_set, nfds_t, pollfd, sockaddr, socklen_t, timeval};
 use shm::Errno;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 fn set_errno(e: Errno) {
     // SAFETY: it has no obligation.
@@ -206,11 +206,19 @@ pub unsafe extern "C" fn rselect(
     except: *mut fd_set,
     timeout: *mut timeval,
 ) -> c_int {
-    if !(0..=libc::FD_SETSIZE as c_int).contains(&count) {
+    if count < 0 {
         return number(Err(Errno::INVAL));
     }
-    // SAFETY: as above: null, or a set of FD_SETSIZE bits.
-    let has = |set: *mut fd_set, fd| !set.is_null() && unsafe { libc::FD_ISSET(fd, set) };
+    // Programs with more than FD_SETSIZE descriptors make larger sets.
+    let bits = c_long::BITS as c_int;
+    let place = |set: *mut fd_set, fd: c_int| {
+        (set.cast::<c_ulong>().wrapping_add((fd / bits) as usize), 1 << (fd % bits))
+    };
+    let has = |set, fd| {
+        let (word, bit) = place(set, fd);
+        // SAFETY: as above: null, or a set of `count` bits.
+        !set.is_null() && unsafe { word.read_unaligned() } & bit != 0
+    };
     let wanted = |fd| {
         let events = [
             (has(read, fd), libc::POLLIN),
@@ -233,9 +241,26 @@ pub unsafe extern "C" fn rselect(
         }
         Some(_) => return number(Err(Errno::INVAL)),
     };
-    if let Err(e) = poll::poll(&mut fds, limit) {
-        return number(Err(e));
+    let end = limit.and_then(|limit| Instant::now().checked_add(limit));
+    loop {
+        let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+        match poll::poll(&mut fds, left) {
+            Err(e) => return number(Err(e)),
+            Ok(0) => break,
+            Ok(_) => {}
+        }
+        // An end is nothing exceptional: who asks for that alone goes on waiting.
+        let in_vain = |entry: &&mut pollfd| {
+            entry.events == libc::POLLPRI
+                && entry.revents & !(libc::POLLHUP | libc::POLLERR) == 0
+                && entry.revents != 0
+        };
+        fds.iter_mut().filter(in_vain).for_each(|entry| (entry.fd, entry.revents) = (!entry.fd, 0));
+        if fds.iter().any(|entry| entry.revents != 0) {
+            break;
+        }
     }
+    fds.iter_mut().filter(|entry| entry.fd < 0).for_each(|entry| entry.fd = !entry.fd);
     if fds.iter().any(|e| e.revents & libc::POLLNVAL != 0) {
         return number(Err(Errno::BADF));
     }
@@ -245,8 +270,9 @@ pub unsafe extern "C" fn rselect(
             if which(&Selected::of(entry.revents)) {
                 total += 1;
             } else {
+                let (word, bit) = place(set, entry.fd);
                 // SAFETY: as above; the bit was set in it.
-                unsafe { libc::FD_CLR(entry.fd, set) };
+                unsafe { word.write_unaligned(word.read_unaligned() & !bit) };
             }
         }
     };

@@ -78,8 +78,13 @@ pub fn look(socket: &Socket, events: i16) -> i16 {
 }
 
 fn failed(events: i16) -> i16 {
-    events & (libc::POLLIN | libc::POLLOUT) | libc::POLLERR
+    const READ: i16 = libc::POLLIN | libc::POLLRDNORM | libc::POLLRDHUP;
+    const WRITE: i16 = libc::POLLOUT | libc::POLLWRNORM;
+    events & (READ | WRITE) | libc::POLLERR
 }
+
+/// How long to sleep beside an rsocket that has nothing to wait on: another thread may connect it.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// Sleeps until something may have changed. False if that was only the time.
 fn wait(fds: &[libc::pollfd], timeout: Option<Duration>) -> Result<bool, Errno> {
@@ -87,6 +92,7 @@ fn wait(fds: &[libc::pollfd], timeout: Option<Duration>) -> Result<bool, Errno> 
     // Streams that expect us back, with their place in `kernel`.
     let mut entered = Vec::new();
     let mut ready = false;
+    let mut limit = None;
     for entry in fds {
         let Some(socket) = table::find(entry.fd) else {
             kernel.push(*entry);
@@ -102,15 +108,20 @@ fn wait(fds: &[libc::pollfd], timeout: Option<Duration>) -> Result<bool, Errno> 
         } else if matches!(socket.phase(), Phase::Listening | Phase::Datagram) {
             kernel.push(*entry);
         } else {
+            let before = kernel.len();
             let opening = socket.wait_fds();
             kernel.extend(opening.map(|(fd, events)| libc::pollfd { fd, events, revents: 0 }));
+            if kernel.len() == before {
+                limit = Some(LOOK_AGAIN);
+            }
         }
     }
-    let slept = if ready { Ok(1) } else { kernel_poll(&mut kernel, timeout) };
+    let shorter = limit.filter(|limit| timeout.is_none_or(|timeout| timeout > *limit));
+    let slept = if ready { Ok(1) } else { kernel_poll(&mut kernel, shorter.or(timeout)) };
     for (stream, at) in entered {
         stream.poll_leave(kernel[at].revents != 0);
     }
-    slept.map(|n| n != 0)
+    slept.map(|n| n != 0 || shorter.is_some())
 }
 
 /// `poll` of the kernel's.

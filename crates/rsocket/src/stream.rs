@@ -377,11 +377,14 @@ impl<E: Endpoint> Stream<E> {
         let state = self.state();
         let mut revents = 0;
         if self.has_data() || state & state::READABLE == 0 {
-            revents |= events & libc::POLLIN;
+            revents |= events & (libc::POLLIN | libc::POLLRDNORM);
         }
         // A send that fails at once does not wait, either.
         if state & state::WRITABLE == 0 || self.can_send() {
-            revents |= events & libc::POLLOUT;
+            revents |= events & (libc::POLLOUT | libc::POLLWRNORM);
+        }
+        if self.peer_has_ended() {
+            revents |= events & libc::POLLRDHUP;
         }
         if self.has_data() {
             // What was sent before the end is to be read first: many programs stop at POLLHUP.

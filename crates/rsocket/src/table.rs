@@ -22,8 +22,9 @@ const QUARANTINE: usize = 64;
 type Chunk = [AtomicPtr<Socket>; CHUNK];
 
 static CHUNKS: [AtomicPtr<Chunk>; CHUNK] = [const { AtomicPtr::new(null_mut()) }; CHUNK];
-/// Forks so far. Memory from before a fork may be in use in another process and is not used again.
+/// Forks so far. What memory from before a fork shows may be in use in another process.
 static FORKS: AtomicU32 = AtomicU32::new(0);
+/// Closed sockets: where, and how many forks there had been when they were made.
 static FREE: Mutex<VecDeque<(usize, u32)>> = Mutex::new(VecDeque::new());
 
 /// This process, and how many forks it has made: a random number, 0 before there is one, and below
@@ -162,12 +163,22 @@ pub fn live() -> u32 {
     LIVE.load(Ordering::Relaxed)
 }
 
+const ACCESS: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
+const SHARED: MapFlags = MapFlags::SHARED.union(MapFlags::NORESERVE);
+
 /// Zeroed memory that a fork shares.
 pub fn map(len: usize) -> Result<*mut u8, Errno> {
-    let prot = ProtFlags::READ | ProtFlags::WRITE;
-    let flags = MapFlags::SHARED | MapFlags::NORESERVE;
     // SAFETY: a new mapping at an address of the kernel's choice.
-    unsafe { mmap_anonymous(null_mut(), len, prot, flags) }.map(<*mut _>::cast)
+    unsafe { mmap_anonymous(null_mut(), len, ACCESS, SHARED) }.map(<*mut _>::cast)
+}
+
+/// Other memory, zeroed, at the same place.
+///
+/// # Safety
+/// A mapping of [`map`] of that length, which this process does not use.
+unsafe fn map_anew(at: *mut u8, len: usize) -> Result<(), Errno> {
+    // SAFETY: by the contract.
+    unsafe { mmap_anonymous(at.cast(), len, ACCESS, SHARED | MapFlags::FIXED) }.map(drop)
 }
 
 /// Ends a mapping of a stream that was closed, once many more have been. A call that another thread
@@ -189,24 +200,23 @@ pub fn unmap_later(at: *mut u8, len: usize) {
 pub fn allocate() -> Result<*mut Socket, Errno> {
     let forks = FORKS.load(Ordering::Relaxed);
     // Never waited for: after a fork its owner may not exist in this process.
-    if let Ok(mut free) = FREE.try_lock() {
-        free.retain(|(_, then)| *then == forks);
-        if free.len() > QUARANTINE
-            && let Some((old, _)) = free.pop_front()
-        {
-            return Ok(old as *mut Socket);
+    if let Ok(mut free) = FREE.try_lock()
+        && free.len() > QUARANTINE
+        && let Some((old, then)) = free.pop_front()
+    {
+        let old = old as *mut Socket;
+        // SAFETY: that of a socket that was closed here, and is known to nobody any more.
+        if then == forks || unsafe { map_anew(old.cast(), size_of::<Socket>()) }.is_ok() {
+            return Ok(old);
         }
     }
     map(size_of::<Socket>()).map(<*mut u8>::cast)
 }
 
-/// The socket was closed, here and by all who shared it.
+/// The socket was closed here. Others that a fork gave it to may still use it.
 pub fn release(socket: &'static Socket) {
-    let forks = FORKS.load(Ordering::Relaxed);
-    if socket.born() == forks
-        && let Ok(mut free) = FREE.try_lock()
-    {
-        free.push_back((core::ptr::from_ref(socket) as usize, forks));
+    if let Ok(mut free) = FREE.try_lock() {
+        free.push_back((core::ptr::from_ref(socket) as usize, socket.born()));
     }
 }
 

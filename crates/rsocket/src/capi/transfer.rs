@@ -148,7 +148,8 @@ pub unsafe extern "C" fn rrecvfrom(
     addr_len: *mut socklen_t,
 ) -> ssize_t {
     // SAFETY: as above.
-    count(unsafe { socket::recv_from(fd, &[(buf.cast(), len)], flags, addr, addr_len) })
+    let got = unsafe { socket::recv_from(fd, &[(buf.cast(), len)], flags, addr, addr_len) };
+    count(got.map(|got| got.0))
 }
 
 /// # Safety
@@ -163,10 +164,12 @@ pub unsafe extern "C" fn rrecvmsg(fd: c_int, message: *mut msghdr, flags: c_int)
     let (addr, addr_len) = (message.msg_name.cast(), &raw mut message.msg_namelen);
     // SAFETY: as above.
     let recv = |bufs: &[_]| unsafe { socket::recv_from(fd, bufs, flags, addr, addr_len) };
+    let mut told = 0;
+    let noted = |bufs: &[_]| recv(bufs).map(|(n, flags)| (told = flags, n).1);
     // SAFETY: as above.
     let got =
-        unsafe { with(message.msg_iov, message.msg_iovlen, core::ptr::null_mut(), target, recv) };
-    message.msg_flags = 0;
+        unsafe { with(message.msg_iov, message.msg_iovlen, core::ptr::null_mut(), target, noted) };
+    message.msg_flags = told;
     count(got)
 }
 

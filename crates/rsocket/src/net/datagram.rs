@@ -62,7 +62,9 @@ impl RsocketDatagram {
         let mut from: libc::sockaddr_storage = unsafe { core::mem::zeroed() };
         let mut len = size_of_val(&from) as u32;
         // SAFETY: a slice and room for any address.
-        let n = unsafe { socket::recv_from(self.0.0, &bufs, 0, (&raw mut from).cast(), &mut len) }?;
+        let got =
+            unsafe { socket::recv_from(self.0.0, &bufs, 0, (&raw mut from).cast(), &mut len) };
+        let (n, _) = got?;
         // SAFETY: the kernel has written an address of that length.
         let from = unsafe { rustix::net::SocketAddrAny::read((&raw const from).cast(), len) };
         Ok((n, from.try_into().map_err(|_| Errno::AFNOSUPPORT)?))

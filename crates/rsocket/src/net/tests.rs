@@ -185,3 +185,96 @@ fn a_connection_that_was_refused_can_be_tried_again() {
     socket::close(fd).unwrap();
     drop(accepting.join().unwrap());
 }
+
+#[test]
+fn the_other_names_of_events_are_told() {
+    let (mut client, mut server) = connected();
+    let (read, write) = (libc::POLLRDNORM, libc::POLLWRNORM);
+    let set = RsocketSet::new().unwrap();
+    set.add(&client, (libc::EPOLLRDNORM | libc::EPOLLRDHUP) as u32, 3).unwrap();
+    assert_eq!(client.wait(read | write, Some(Duration::ZERO)).unwrap(), write);
+    server.write_all(b"x").unwrap();
+    assert_eq!(client.wait(read, None).unwrap(), read);
+    let shown = |events: i32| [Event { events: events as u32, data: 3 }];
+    assert_eq!(set.wait(1, None).unwrap(), shown(libc::EPOLLRDNORM));
+    client.read_exact(&mut [0]).unwrap();
+    server.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(client.wait(libc::POLLRDHUP, None).unwrap() & libc::POLLRDHUP, libc::POLLRDHUP);
+    assert_eq!(set.wait(1, None).unwrap(), shown(libc::EPOLLRDNORM | libc::EPOLLRDHUP));
+}
+
+/// With sets that have room for more numbers than `fd_set` has.
+#[test]
+fn select_takes_large_sets_and_an_end_is_nothing_exceptional() {
+    let (client, mut server) = connected();
+    let (at, bit) = (client.as_raw_fd() as usize / 64, 1u64 << (client.as_raw_fd() % 64));
+    let select = |read: bool, except: bool, micros: i64| {
+        let mut sets = [[0u64; 128]; 2];
+        sets[0][at] = bit * u64::from(read);
+        sets[1][at] = bit * u64::from(except);
+        let mut time = libc::timeval { tv_sec: 0, tv_usec: micros };
+        let [read, except] = sets.each_mut().map(|set| set.as_mut_ptr().cast());
+        // SAFETY: sets of 8192 bits.
+        let count =
+            unsafe { crate::capi::rselect(8192, read, core::ptr::null_mut(), except, &mut time) };
+        (count, sets[0][at] == bit, sets[1][at] == bit)
+    };
+    assert_eq!(select(true, true, 0), (0, false, false));
+    server.write_all(b"x").unwrap();
+    client.wait(libc::POLLIN, None).unwrap();
+    assert_eq!(select(true, true, 0), (1, true, false));
+    drop(server);
+    (&client).read_exact(&mut [0]).unwrap();
+    client.wait(libc::POLLIN, None).unwrap();
+    let start = std::time::Instant::now();
+    assert_eq!(select(false, true, 50_000), (0, false, false));
+    assert!(start.elapsed() >= Duration::from_millis(50), "it did not wait");
+    assert_eq!(select(true, true, 0), (1, true, false));
+}
+
+#[test]
+fn a_wait_begun_before_the_connection_sees_it() {
+    let listener = RsocketListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let fd = crate::socket::open(libc::AF_INET, libc::SOCK_STREAM, 0).unwrap();
+    let waits = std::thread::spawn(move || {
+        let mut entry = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }];
+        crate::poll::poll(&mut entry, None).map(|_| entry[0].revents)
+    });
+    std::thread::sleep(Duration::from_millis(20));
+    let server = std::thread::spawn(move || {
+        let mut server = listener.accept().unwrap().0;
+        server.write_all(b"hello").unwrap();
+        server
+    });
+    let std::net::SocketAddr::V4(v4) = address else { unreachable!() };
+    let name = libc::sockaddr_in {
+        sin_family: libc::AF_INET as u16,
+        sin_port: v4.port().to_be(),
+        sin_addr: libc::in_addr { s_addr: u32::from(*v4.ip()).to_be() },
+        sin_zero: [0; 8],
+    };
+    // SAFETY: an address of that length.
+    unsafe { crate::socket::connect(fd, (&raw const name).cast(), size_of_val(&name) as u32) }
+        .unwrap();
+    assert_eq!(waits.join().unwrap(), Ok(libc::POLLIN));
+    crate::socket::close(fd).unwrap();
+    drop(server.join().unwrap());
+}
+
+#[test]
+fn a_datagram_that_was_cut_says_so() {
+    let (a, b) = (
+        RsocketDatagram::bind("127.0.0.1:0").unwrap(),
+        RsocketDatagram::bind("127.0.0.1:0").unwrap(),
+    );
+    a.send_to(b"abcdef", b.local_addr().unwrap()).unwrap();
+    let mut room = [0u8; 2];
+    let mut part = libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: 2 };
+    // SAFETY: all of a msghdr may be zero.
+    let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
+    (message.msg_iov, message.msg_iovlen) = (&raw mut part, 1);
+    // SAFETY: one buffer of two bytes.
+    let got = unsafe { crate::capi::rrecvmsg(b.as_raw_fd(), &mut message, libc::MSG_TRUNC) };
+    assert_eq!((got, message.msg_flags & libc::MSG_TRUNC), (6, libc::MSG_TRUNC));
+}

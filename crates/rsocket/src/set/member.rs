@@ -131,11 +131,11 @@ impl Member {
         let (events, news) = match socket.streaming() {
             Some(stream) => {
                 let (revents, news) = stream.poll_news(poll_events(self.events));
-                (self.asked(revents, stream), news)
+                (self.asked(revents), news)
             }
             None => {
                 let revents = poll::look(socket, poll_events(self.events));
-                (revents as u16 as u32 & (self.events | ALWAYS), News::default())
+                (self.asked(revents), News::default())
             }
         };
         let tells = if self.events & EDGE == 0 { events } else { self.fresh(events, news) };
@@ -147,13 +147,12 @@ impl Member {
     /// What [`Self::look`] would tell of this stream, whose completions have been processed.
     pub fn would_show(&self, stream: &Stream<Any>) -> u32 {
         let (revents, news) = stream.seen(poll_events(self.events));
-        let events = self.asked(revents, stream);
+        let events = self.asked(revents);
         if self.events & EDGE == 0 { events } else { self.fresh(events, news) }
     }
 
-    fn asked(&self, revents: i16, stream: &Stream<Any>) -> u32 {
-        let half = libc::EPOLLRDHUP as u32 * u32::from(stream.peer_has_ended());
-        (revents as u16 as u32 | half) & (self.events | ALWAYS)
+    fn asked(&self, revents: i16) -> u32 {
+        revents as u16 as u32 & (self.events | ALWAYS)
     }
 
     /// All of `events` if any of them is new since they were shown: it was not there, or more has
@@ -161,17 +160,19 @@ impl Member {
     fn fresh(&self, events: u32, news: News) -> u32 {
         let mut new = events & !self.shown;
         if news.came != self.news.came {
-            new |= events & IN;
+            new |= events & (IN | libc::EPOLLRDNORM as u32);
         }
         if news.room != self.news.room {
-            new |= events & OUT;
+            new |= events & (OUT | libc::EPOLLWRNORM as u32);
         }
         if new == 0 { 0 } else { events }
     }
 }
 
+/// Without the bits that say how to tell: those of `poll` have the same values.
 fn poll_events(events: u32) -> i16 {
-    (events & (IN | OUT | libc::EPOLLPRI as u32)) as i16
+    const ALL: i32 = libc::EPOLLPRI | libc::EPOLLRDNORM | libc::EPOLLWRNORM | libc::EPOLLRDHUP;
+    (events & (IN | OUT | ALL as u32)) as i16
 }
 
 fn control(

@@ -40,6 +40,8 @@ pub unsafe fn send(
     usize::try_from(n).map_err(|_| last_error())
 }
 
+/// The length, and the flags of the message.
+///
 /// # Safety
 /// Each buffer is writable; `addr` is null, or writable for `*len` bytes.
 pub unsafe fn recv(
@@ -48,7 +50,7 @@ pub unsafe fn recv(
     flags: i32,
     addr: *mut libc::sockaddr,
     len: *mut u32,
-) -> Result<usize, Errno> {
+) -> Result<(usize, i32), Errno> {
     let mut iov: Vec<libc::iovec> =
         bufs.iter().map(|(ptr, len)| libc::iovec { iov_base: ptr.cast(), iov_len: *len }).collect();
     // SAFETY: all of a msghdr may be zero.
@@ -65,5 +67,5 @@ pub unsafe fn recv(
         // SAFETY: by the contract.
         unsafe { len.write(message.msg_namelen) };
     }
-    usize::try_from(n).map_err(|_| last_error())
+    usize::try_from(n).map(|n| (n, message.msg_flags)).map_err(|_| last_error())
 }

@@ -320,9 +320,9 @@ pub fn close(fd: RawFd) -> Result<(), Errno> {
     if last {
         socket.set_phase(Phase::Closed);
         verbs::close(socket);
-        socket.release_private();
         census::leave(socket.row());
     }
+    socket.release_private();
     let beacon = socket.beacon.load(Ordering::Relaxed);
     if beacon >= 0 {
         // SAFETY: ours; each process that has the listener has a descriptor of it, and closes it
@@ -331,9 +331,7 @@ pub fn close(fd: RawFd) -> Result<(), Errno> {
     }
     // SAFETY: the kernel's socket under our number, which the application gives up.
     unsafe { kernel::close(fd) };
-    if last {
-        table::release(socket);
-    }
+    table::release(socket);
     Ok(())
 }
 
@@ -352,8 +350,9 @@ impl Socket {
         }
     }
 
+    /// This process's mapping of it: others have their own.
     fn release_private(&self) {
-        let private = self.private.swap(core::ptr::null_mut(), Ordering::Relaxed);
+        let private = self.private.load(Ordering::Relaxed);
         if !private.is_null() && table::is_here(self.begun.load(Ordering::Relaxed)) {
             table::unmap_later(private, self.private_len.load(Ordering::Relaxed) as usize);
         }

@@ -70,14 +70,13 @@ pub unsafe fn send_to(
 pub unsafe fn recv(fd: RawFd, bufs: &[(*mut u8, usize)], flags: i32) -> Result<usize, Errno> {
     let socket = table::get(fd)?;
     let block = socket.blocks(flags);
+    if socket.is_datagram() {
+        let nobody = (core::ptr::null_mut(), core::ptr::null_mut());
+        // SAFETY: by the contract.
+        return unsafe { datagram::recv(socket, bufs, flags, nobody.0, nobody.1) }.map(|got| got.0);
+    }
     if flags & !(HARMLESS | libc::MSG_DONTWAIT | libc::MSG_WAITALL | libc::MSG_PEEK) != 0 {
         return Err(Errno::OPNOTSUPP);
-    }
-    if socket.is_datagram() {
-        // SAFETY: by the contract.
-        return unsafe {
-            datagram::recv(socket, bufs, flags, core::ptr::null_mut(), core::ptr::null_mut())
-        };
     }
     let options = RecvOptions {
         block,
@@ -88,6 +87,8 @@ pub unsafe fn recv(fd: RawFd, bufs: &[(*mut u8, usize)], flags: i32) -> Result<u
     unsafe { socket.stream(block)?.recv(bufs, options) }
 }
 
+/// The length, and the flags of the message.
+///
 /// # Safety
 /// Each buffer is writable; `addr` is null, or writable for `*len` bytes.
 pub unsafe fn recv_from(
@@ -96,7 +97,7 @@ pub unsafe fn recv_from(
     flags: i32,
     addr: *mut libc::sockaddr,
     len: *mut u32,
-) -> Result<usize, Errno> {
+) -> Result<(usize, i32), Errno> {
     let socket = table::get(fd)?;
     if socket.is_datagram() {
         // SAFETY: by the contract.
@@ -108,7 +109,7 @@ pub unsafe fn recv_from(
         // SAFETY: by the contract.
         let _ = unsafe { socket.name(true, addr, len) };
     }
-    Ok(n)
+    Ok((n, 0))
 }
 
 /// A direct write into what the peer has mapped.
