@@ -271,8 +271,10 @@ pub unsafe extern "C" fn rselect(
                 total += 1;
             } else {
                 let (word, bit) = place(set, entry.fd);
+                // SAFETY: as above.
+                let kept = unsafe { word.read_unaligned() } & !bit;
                 // SAFETY: as above; the bit was set in it.
-                unsafe { word.write_unaligned(word.read_unaligned() & !bit) };
+                unsafe { word.write_unaligned(kept) };
             }
         }
     };

@@ -77,6 +77,9 @@ pub enum PostError {
     Gone,
 }
 
+/// What [`Endpoint::lend_tables`] lends.
+pub const TABLES: usize = 8192;
+
 /// One end of a connected, reliable queue pair.
 pub trait Endpoint {
     /// Bytes that a post takes with it, so that the caller may change them when it returns. More
@@ -94,6 +97,11 @@ pub trait Endpoint {
     fn lend(&self, _ptr: *mut u8, _len: usize) -> Result<(), Errno> {
         Ok(())
     }
+
+    /// Zeroed memory of [`TABLES`] bytes, aligned to 8, which lives as long as the endpoint and is
+    /// shared over a fork as that is: for tables that most connections do not use. In the endpoint
+    /// itself they would pass over the stack of whoever connects.
+    fn lend_tables(&self, _at: *mut u8) {}
 
     /// Gives back `count` receives. Under the lock of the completion queue.
     fn post_recv(&self, count: u32);

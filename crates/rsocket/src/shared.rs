@@ -24,7 +24,7 @@ pub(crate) mod tests;
 
 pub use exposed::after_fork_child;
 
-use crate::provider::{Completion, Endpoint, Lane, PostError, Region, Remote};
+use crate::provider::{Completion, Endpoint, Lane, PostError, Region, Remote, TABLES};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use dibs::{Device as _, Dmb, Loopback};
@@ -150,11 +150,20 @@ pub(crate) struct QueuePair {
     /// Where doorbells are counted; null: nowhere.
     row: AtomicPtr<Row>,
     next_key: AtomicU32,
-    exposed: exposed::Exposed,
-    windows: remote::Windows,
+    /// Null until they are lent.
+    tables: AtomicPtr<Tables>,
     send: [Position; 2],
     recv: [Position; 2],
 }
+
+/// Zeroed, it is empty.
+#[repr(C)]
+struct Tables {
+    exposed: exposed::Exposed,
+    windows: remote::Windows,
+}
+
+const _: () = assert!(size_of::<Tables>() <= TABLES && align_of::<Tables>() <= 8);
 
 // SAFETY: positions are only used under the locks that the trait names, and all else is constant or
 // atomic.
@@ -188,8 +197,7 @@ impl QueuePair {
             held: AtomicBool::new(false),
             row: AtomicPtr::default(),
             next_key: AtomicU32::new(0),
-            exposed: Default::default(),
-            windows: Default::default(),
+            tables: AtomicPtr::default(),
             send: Default::default(),
             recv: Default::default(),
         }
@@ -250,6 +258,11 @@ impl QueuePair {
     fn socket(&self) -> BorrowedFd<'_> {
         // SAFETY: open until `close`, which nobody may call while others are inside.
         unsafe { BorrowedFd::borrow_raw(self.socket.load(Ordering::Relaxed)) }
+    }
+
+    fn tables(&self) -> Option<&Tables> {
+        // SAFETY: null, or memory that lives as long as this, in whose zeros both tables are empty.
+        unsafe { self.tables.load(Ordering::Relaxed).as_ref() }
     }
 
     pub fn peer_pid(&self) -> i32 {
@@ -367,6 +380,10 @@ impl QueuePair {
 }
 
 impl Endpoint for QueuePair {
+    fn lend_tables(&self, at: *mut u8) {
+        self.tables.store(at.cast(), Ordering::Relaxed);
+    }
+
     #[inline]
     fn inline_limit(&self) -> usize {
         usize::MAX

@@ -84,6 +84,9 @@ enum Meeting {
     Answer(Answer),
 }
 
+/// It passes over the stack of whoever connects, several times: threads have stacks of 16 KiB.
+const _: () = assert!(size_of::<Stream<Any>>() <= 2048);
+
 /// What connecting or accepting leads to.
 struct Begun {
     endpoint: Any,

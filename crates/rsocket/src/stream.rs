@@ -21,7 +21,7 @@ pub use recv::RecvOptions;
 pub use shutdown::How;
 
 use crate::progress::{Event, Progress};
-use crate::provider::Endpoint;
+use crate::provider::{Endpoint, TABLES};
 use crate::wire::{ConnData, Iomap, Sge};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
@@ -90,8 +90,13 @@ impl Config {
 
     /// Bytes of private memory that [`Stream`] needs beside itself.
     pub fn private(&self) -> usize {
+        self.tables_at() + iomap::Maps::LEN + TABLES
+    }
+
+    /// Where in it the tables are: those of the maps, then the endpoint's.
+    fn tables_at(&self) -> usize {
         let control = Sge::LEN * CONTROL as usize;
-        self.rmsgs() as usize * 4 + self.sbuf as usize + control
+        (self.rmsgs() as usize * 4 + self.sbuf as usize + control).next_multiple_of(8)
     }
 }
 
@@ -198,7 +203,7 @@ pub fn conn_data(config: &Config, memory: &crate::provider::Region) -> ConnData 
 }
 
 impl<E: Endpoint> Stream<E> {
-    /// A connected stream. `private` is zeroed memory of [`Config::private`] bytes, aligned to 4,
+    /// A connected stream. `private` is zeroed memory of [`Config::private`] bytes, aligned to 8,
     /// that lives as long as the stream, as does the endpoint's.
     pub fn new(
         endpoint: E,
@@ -209,6 +214,8 @@ impl<E: Endpoint> Stream<E> {
     ) -> Self {
         let memory = endpoint.memory();
         debug_assert!(memory.len >= config.memory());
+        let tables = private.wrapping_add(config.tables_at());
+        endpoint.lend_tables(tables.wrapping_add(iomap::Maps::LEN));
         let iomap_at = u64::from(peer.target_sgl.length) * Sge::LEN as u64;
         let iomap = Sge {
             addr: peer.target_sgl.addr + iomap_at,
@@ -228,7 +235,7 @@ impl<E: Endpoint> Stream<E> {
             recv: CachePadded::default(),
             progress: CachePadded::default(),
             cq: CachePadded::new(cq::Queue::new(&config, peer.credits)),
-            maps: CachePadded::default(),
+            maps: CachePadded::new(iomap::Maps::new(tables)),
             endpoint,
             config,
         }

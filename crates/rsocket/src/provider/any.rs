@@ -8,7 +8,6 @@ use rustix::fd::RawFd;
 use shm::Errno;
 use shm::rsockets::Row;
 
-#[expect(clippy::large_enum_variant, reason = "lives in memory that has room for either")]
 pub enum Any {
     Shared(QueuePair),
     Verbs(VerbsEndpoint),
@@ -80,6 +79,10 @@ impl Endpoint for Any {
 
     fn lend(&self, ptr: *mut u8, len: usize) -> Result<(), Errno> {
         each!(self, end => end.lend(ptr, len))
+    }
+
+    fn lend_tables(&self, at: *mut u8) {
+        each!(self, end => end.lend_tables(at));
     }
 
     #[inline]

@@ -114,6 +114,10 @@ impl<E: Endpoint> Endpoint for Faulty<E> {
         self.inner.lend(ptr, len)
     }
 
+    fn lend_tables(&self, at: *mut u8) {
+        self.inner.lend_tables(at);
+    }
+
     fn post_recv(&self, count: u32) {
         self.inner.post_recv(count);
     }

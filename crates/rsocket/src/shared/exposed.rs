@@ -61,14 +61,6 @@ struct Pages {
 /// By slot; used under the lock of the stream's maps.
 pub struct Exposed([UnsafeCell<Pages>; SLOTS]);
 
-impl Default for Exposed {
-    fn default() -> Self {
-        Self(
-            [const { UnsafeCell::new(Pages { start: 0, len: 0, inode: 0, fd: 0, pid: 0 }) }; SLOTS],
-        )
-    }
-}
-
 /// Pages of this process that are shared; what a fork has to undo.
 type Shared = Mutex<Vec<(usize, usize, u64)>>;
 static SHARED: Kept<Shared> = Kept::new();
@@ -160,8 +152,9 @@ impl QueuePair {
         // Where Yama restricts debugging to descendants, this peer is to be let in. Elsewhere it
         // fails. SAFETY: only changes who may debug this process.
         unsafe { libc::prctl(libc::PR_SET_PTRACER, self.peer_pid as libc::c_ulong, 0, 0, 0) };
+        let slots = self.tables().map_or(&[][..], |tables| &tables.exposed.0);
         // SAFETY: under the lock of the stream's maps, here and in `conceal_buffer`.
-        let free = self.exposed.0.iter().position(|cell| unsafe { (*cell.get()).len } == 0);
+        let free = slots.iter().position(|cell| unsafe { (*cell.get()).len } == 0);
         let pages = free.and_then(|_| share_pages(ptr as usize, len));
         let slot = match (pages, free) {
             (Some(_), Some(free)) => free,
@@ -178,7 +171,7 @@ impl QueuePair {
         let key = (self.next_key.fetch_add(1, Ordering::Relaxed) % 0xff_fffe + 1) << 8 | slot;
         if let (Some(pages), Some(slot)) = (pages, slot_of(key)) {
             // SAFETY: as above.
-            unsafe { *self.exposed.0[slot].get() = pages };
+            unsafe { *slots[slot].get() = pages };
             let entry = Self::entry_at(self.peer, slot);
             entry.fd.store(pages.fd, Ordering::Relaxed);
             entry.start.store(pages.start as u64, Ordering::Relaxed);
@@ -200,9 +193,9 @@ impl QueuePair {
             live.store(0, Ordering::SeqCst);
             self.await_writer();
         }
-        let Some(slot) = slot_of(region.key) else { return };
+        let (Some(slot), Some(tables)) = (slot_of(region.key), self.tables()) else { return };
         // SAFETY: under the lock of the stream's maps.
-        let pages = core::mem::take(unsafe { &mut *self.exposed.0[slot].get() });
+        let pages = core::mem::take(unsafe { &mut *tables.exposed.0[slot].get() });
         // A child of a fork has private pages, and no descriptor that would be ours to close.
         if pages.len == 0 || pages.pid != pid() {
             return;

@@ -31,13 +31,6 @@ struct Window {
 /// By slot; used by the poster of the stream lane.
 pub struct Windows([UnsafeCell<Window>; SLOTS]);
 
-impl Default for Windows {
-    fn default() -> Self {
-        const NONE: Window = Window { key: 0, pid: 0, base: null_mut(), start: 0, len: 0 };
-        Self([const { UnsafeCell::new(NONE) }; SLOTS])
-    }
-}
-
 impl QueuePair {
     pub(super) fn write_exposed(
         &self,
@@ -72,7 +65,7 @@ impl QueuePair {
     fn window(&self, key: u32) -> Option<Window> {
         let entry = self.entry_of(key)?;
         // SAFETY: the caller is the only poster of the lane.
-        let window = unsafe { &mut *self.windows.0[(key & 0xff) as usize].get() };
+        let window = unsafe { &mut *self.tables()?.windows.0[(key & 0xff) as usize].get() };
         if (window.key, window.pid) != (key, pid()) {
             // Another process has the mapping: the kernel knows what is allowed.
             if window.pid != pid() && !window.base.is_null() {
@@ -143,8 +136,9 @@ impl QueuePair {
 
     /// Under no call any more: gives back this process's mappings.
     pub(super) fn close_windows(&self) {
+        let Some(tables) = self.tables() else { return };
         // SAFETY: nobody posts any more.
-        self.windows.0.iter().for_each(|cell| unsafe { &mut *cell.get() }.unmap());
+        tables.windows.0.iter().for_each(|cell| unsafe { &mut *cell.get() }.unmap());
     }
 }
 

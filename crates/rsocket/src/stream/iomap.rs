@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::send::Source;
-use super::{Config, Guarded, Stream, lock, state};
+use super::{Config, Stream, lock, state};
 use crate::provider::{Endpoint, Region, Remote};
 use crate::wire::{Iomap, Message, Sge};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -21,7 +21,9 @@ const LARGEST: u64 = 1 << 28;
 
 pub struct Maps {
     pub(super) lock: FastLock<true>,
-    table: Guarded<[Option<Map>; MAPS]>,
+    /// In the stream's private memory: in the stream itself it would pass over the stack of whoever
+    /// connects.
+    table: *mut [Option<Map>; MAPS],
     /// The peer has not been told of all.
     pending: AtomicBool,
     /// Calls for direct writes.
@@ -37,14 +39,31 @@ struct Map {
     told: bool,
 }
 
-impl Default for Maps {
-    fn default() -> Self {
+impl Maps {
+    pub(super) const LEN: usize = size_of::<[Option<Map>; MAPS]>().next_multiple_of(8);
+
+    /// None yet, in memory of [`Self::LEN`] bytes at `table`, aligned to 8.
+    pub(super) fn new(table: *mut u8) -> Self {
+        const { assert!(align_of::<Option<Map>>() <= 8) };
+        let table = table.cast::<[Option<Map>; MAPS]>();
+        for place in 0..MAPS {
+            // SAFETY: within the table, which is ours.
+            unsafe { table.cast::<Option<Map>>().wrapping_add(place).write(None) };
+        }
         Self {
             lock: FastLock::new(),
-            table: Guarded([None; MAPS].into()),
+            table,
             pending: AtomicBool::new(false),
             writes: AtomicU32::new(0),
         }
+    }
+
+    /// # Safety
+    /// Under `lock`, and not kept longer.
+    #[expect(clippy::mut_from_ref, reason = "the lock is the exclusive reference")]
+    unsafe fn table(&self) -> &mut [Option<Map>; MAPS] {
+        // SAFETY: written by `new`; the memory lives as long as the stream.
+        unsafe { &mut *self.table }
     }
 }
 
@@ -66,7 +85,7 @@ impl<E: Endpoint> Stream<E> {
             .ok_or(Errno::INVAL)?;
         let _held = lock(&self.maps.lock)?;
         // SAFETY: under its lock.
-        let table = unsafe { self.maps.table.get() };
+        let table = unsafe { self.maps.table() };
         let taken = |i: u16| table.iter().flatten().any(|map| map.index == Some(i));
         let index = match writable {
             true => {
@@ -96,7 +115,7 @@ impl<E: Endpoint> Stream<E> {
     fn unmap_if(&self, which: impl Fn(&Region) -> bool, most: usize) -> Result<(), Errno> {
         let _held = lock(&self.maps.lock)?;
         // SAFETY: under its lock.
-        let table = unsafe { self.maps.table.get() };
+        let table = unsafe { self.maps.table() };
         let found =
             table.iter_mut().filter_map(|entry| entry.take_if(|map| which(&map.region))).take(most);
         let count = found.map(|map| self.endpoint.conceal(map.region)).count();
@@ -122,7 +141,7 @@ impl<E: Endpoint> Stream<E> {
             // For one entry only, and never while waiting, so that a map can be ended meanwhile.
             let _held = lock(&self.maps.lock)?;
             // SAFETY: under its lock.
-            let table = unsafe { self.maps.table.get() };
+            let table = unsafe { self.maps.table() };
             let Some(map) = table.iter_mut().flatten().find(|map| !map.told) else {
                 self.maps.pending.store(false, Ordering::Release);
                 return Ok(());
