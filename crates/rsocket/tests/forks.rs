@@ -32,6 +32,7 @@ fn a_connection_that_a_child_got_too_leaves_nothing_when_it_is_closed() {
         assert_eq!(data, [7; 1000]);
         // SAFETY: the child ends at once, as one that runs another program does for us.
         match unsafe { libc::fork() } {
+            // SAFETY: ends this process alone, in the child.
             0 => unsafe { libc::_exit(0) },
             // SAFETY: waits for it.
             child => assert_eq!(unsafe { libc::waitpid(child, core::ptr::null_mut(), 0) }, child),
