@@ -139,6 +139,8 @@ pub(crate) struct QueuePair {
     /// Whoever shares the socket of this end has had it since before they met.
     since_accept: bool,
     peer_pid: i32,
+    /// Whether the peer runs as this process's user, and so may debug it.
+    same_user: bool,
     /// The process that the peer takes for this end: it met, and a child that it forked may have
     /// gone on.
     met_pid: i32,
@@ -189,6 +191,7 @@ impl QueuePair {
             group,
             socket: AtomicI32::new(socket),
             since_accept: false,
+            same_user: true,
             met_pid: pids[0],
             peer_pid: pids[1],
             gone: AtomicBool::new(false),
@@ -427,6 +430,9 @@ impl Endpoint for QueuePair {
         match to.key {
             MEMORY_KEY => self.copy(pieces, to.addr)?,
             _ if pieces.iter().all(|p| p.1 == 0) => {}
+            // The peer says where its entries are: none is in a buffer of the application's, and
+            // what this end knows of those is used by the stream lane alone.
+            _ if lane == Lane::Control => return Err(PostError::Access),
             _ => self.write_exposed(pieces, to)?,
         }
         if let Some(imm) = imm {

@@ -8,13 +8,13 @@
 
 use crate::kept::Done;
 use crate::socket::Socket;
+use core::cell::UnsafeCell;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use rustix::fd::RawFd;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
-use shm::Errno;
+use shm::{Errno, FastLock};
 use std::collections::VecDeque;
-use std::sync::Mutex;
 
 const CHUNK: usize = 1024;
 const QUARANTINE: usize = 64;
@@ -25,7 +25,9 @@ static CHUNKS: [AtomicPtr<Chunk>; CHUNK] = [const { AtomicPtr::new(null_mut()) }
 /// Forks so far. What memory from before a fork shows may be in use in another process.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 /// Closed sockets: where, and how many forks there had been when they were made.
-static FREE: Mutex<VecDeque<(usize, u32)>> = Mutex::new(VecDeque::new());
+static FREE: List<u32> = List::new();
+/// Mappings of closed streams, and their lengths.
+static ENDED: List<usize> = List::new();
 
 /// This process, and how many forks it has made: a random number, 0 before there is one, and below
 /// it the count. What is mapped in an era is in the forks of later ones, too, and in no other
@@ -163,6 +165,43 @@ pub fn live() -> u32 {
     LIVE.load(Ordering::Relaxed)
 }
 
+/// Addresses that rest until [`QUARANTINE`] others have come behind them.
+struct List<T> {
+    /// One that the child of a fork can take over from a thread that it does not have.
+    lock: FastLock<false>,
+    resting: UnsafeCell<VecDeque<(usize, T)>>,
+}
+
+// SAFETY: used under the lock.
+unsafe impl<T: Send> Sync for List<T> {}
+
+impl<T> List<T> {
+    const fn new() -> Self {
+        Self { lock: FastLock::new(), resting: UnsafeCell::new(VecDeque::new()) }
+    }
+
+    /// None in a signal handler that has interrupted another call of it.
+    fn with<R>(&self, f: impl FnOnce(&mut VecDeque<(usize, T)>) -> R) -> Option<R> {
+        let (_held, recovered) = self.lock.lock_recovering().ok()?;
+        if recovered {
+            // It may be half changed. SAFETY: under the lock; what it held is given up.
+            unsafe { self.resting.get().write(VecDeque::new()) };
+        }
+        // SAFETY: under the lock.
+        Some(f(unsafe { &mut *self.resting.get() }))
+    }
+
+    /// In such a handler it is left out, and stays mapped.
+    fn push(&self, at: usize, what: T) {
+        self.with(|resting| resting.push_back((at, what)));
+    }
+
+    /// One that has rested.
+    fn pop(&self) -> Option<(usize, T)> {
+        self.with(|resting| if resting.len() > QUARANTINE { resting.pop_front() } else { None })?
+    }
+}
+
 const ACCESS: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 const SHARED: MapFlags = MapFlags::SHARED.union(MapFlags::NORESERVE);
 
@@ -184,13 +223,8 @@ unsafe fn map_anew(at: *mut u8, len: usize) -> Result<(), Errno> {
 /// Ends a mapping of a stream that was closed, once many more have been. A call that another thread
 /// has begun, or that a signal handler interrupted to close the stream, may yet read it.
 pub fn unmap_later(at: *mut u8, len: usize) {
-    static ENDED: Mutex<VecDeque<(usize, usize)>> = Mutex::new(VecDeque::new());
-    // Never waited for, as below: what is left out stays mapped.
-    let Ok(mut ended) = ENDED.try_lock() else { return };
-    ended.push_back((at as usize, len));
-    if ended.len() > QUARANTINE
-        && let Some((at, len)) = ended.pop_front()
-    {
+    ENDED.push(at as usize, len);
+    if let Some((at, len)) = ENDED.pop() {
         // SAFETY: a mapping of ours, which nobody has known for as long as others were closed.
         let _ = unsafe { rustix::mm::munmap(at as *mut _, len) };
     }
@@ -199,11 +233,7 @@ pub fn unmap_later(at: *mut u8, len: usize) {
 /// Memory for one socket.
 pub fn allocate() -> Result<*mut Socket, Errno> {
     let forks = FORKS.load(Ordering::Relaxed);
-    // Never waited for: after a fork its owner may not exist in this process.
-    if let Ok(mut free) = FREE.try_lock()
-        && free.len() > QUARANTINE
-        && let Some((old, then)) = free.pop_front()
-    {
+    if let Some((old, then)) = FREE.pop() {
         let old = old as *mut Socket;
         // SAFETY: that of a socket that was closed here, and is known to nobody any more.
         if then == forks || unsafe { map_anew(old.cast(), size_of::<Socket>()) }.is_ok() {
@@ -215,9 +245,7 @@ pub fn allocate() -> Result<*mut Socket, Errno> {
 
 /// The socket was closed here. Others that a fork gave it to may still use it.
 pub fn release(socket: &'static Socket) {
-    if let Ok(mut free) = FREE.try_lock() {
-        free.push_back((core::ptr::from_ref(socket) as usize, socket.born()));
-    }
+    FREE.push(core::ptr::from_ref(socket) as usize, socket.born());
 }
 
 pub fn forks() -> u32 {

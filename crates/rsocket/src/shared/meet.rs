@@ -26,6 +26,7 @@ use bytes::{Reader, Writer, borrow, close, receive_whole, send_whole};
 
 use super::exposed::pid;
 use super::{DEVICE, Layout, MEMORY_KEY, QueuePair};
+use crate::kernel;
 use crate::provider::Region;
 use crate::stream::{Config, conn_data};
 use crate::wire::{ConnData, ConnError};
@@ -33,7 +34,7 @@ use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU32, Ordering};
 use dibs::{Device, Dmb, Gid};
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::io::{IoSlice, IoSliceMut};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -232,7 +233,7 @@ impl Request {
         let unix = borrow(fd);
         // An acceptor that has closed already has accepted, and sent nothing: the end of a stream.
         let sent = Introduction::send(unix, answer, &own, &own_data(&self.config));
-        let attached = theirs.attach(&own);
+        let attached = theirs.attach(unix, &own);
         let is_over = matches!(sent, Err(Errno::PIPE | Errno::CONNRESET))
             || attached.is_err() && has_hung_up(unix);
         let done = match (sent, attached) {
@@ -240,10 +241,11 @@ impl Request {
             (Ok(()), attached) => attached,
             (Err(e), _) => Err(e),
         };
-        match done.and_then(|peer| Ok((peer, peer_pid(unix)?))) {
-            Ok((peer, pid)) => {
-                let pids = [self.pid, pid];
-                let qp = QueuePair::new((own.dmb, own.layout), peer, own.group, fd, pids);
+        match done.and_then(|peer| Ok((peer, Process::behind(unix)?))) {
+            Ok((peer, process)) => {
+                let pids = [self.pid, process.pid];
+                let mut qp = QueuePair::new((own.dmb, own.layout), peer, own.group, fd, pids);
+                qp.same_user = process.is_ours;
                 if is_over {
                     qp.note_end();
                 }
@@ -338,11 +340,13 @@ impl Answer {
         if theirs.gid != self.gid {
             return Err(Errno::PROTO);
         }
-        let peer = theirs.attach(&self.own)?;
-        let pids = [self.pid, peer_pid(unix)?];
+        let peer = theirs.attach(unix, &self.own)?;
+        let process = Process::behind(unix)?;
+        let pids = [self.pid, process.pid];
         let mut qp =
             QueuePair::new((self.own.dmb, self.own.layout), peer, self.own.group, self.unix, pids);
         qp.since_accept = true;
+        qp.same_user = process.is_ours;
         self.unix = -1;
         Ok(Some(Met { qp, peer: self.peer, config: self.config }))
     }
@@ -445,9 +449,13 @@ impl Introduction {
     }
 
     /// The peer's buffer, mapped here.
-    fn attach(&self, own: &Own) -> Result<(*mut u8, Layout), Errno> {
-        use rustix::fd::AsRawFd;
+    fn attach(&self, unix: BorrowedFd<'_>, own: &Own) -> Result<(*mut u8, Layout), Errno> {
         let layout = self.layout.ok_or(Errno::PROTO)?;
+        // Buffers of this process are in place, and no descriptor proves that they are the peer's: a
+        // stranger that has seen our GID would be given another connection's.
+        if self.gid == DEVICE.gid() && Process::behind(unix)?.pid != pid() {
+            return Err(Errno::PROTO);
+        }
         let arena = Some(self.memory.as_raw_fd());
         let mapped = DEVICE
             .map_dmb(own.group, self.gid, self.token, self.dmb_len, arena)
@@ -474,8 +482,25 @@ fn random() -> Result<Secret, Errno> {
     if n == bytes.len() { Ok(bytes) } else { Err(Errno::AGAIN) }
 }
 
-fn peer_pid(unix: BorrowedFd<'_>) -> Result<i32, Errno> {
-    Ok(rustix::net::sockopt::socket_peercred(unix)?.pid.as_raw_nonzero().get())
+/// Who made the other end of a Unix socket.
+struct Process {
+    /// 0 of another PID namespace that is not below ours.
+    pid: i32,
+    is_ours: bool,
+}
+
+impl Process {
+    fn behind(unix: BorrowedFd<'_>) -> Result<Self, Errno> {
+        let mut of = libc::ucred { pid: 0, uid: 0, gid: 0 };
+        let mut len = size_of_val(&of) as u32;
+        let (fd, level, name) = (unix.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED);
+        // SAFETY: at most `len` bytes are written, and any are valid.
+        let got = unsafe { kernel::getsockopt(fd, level, name, (&raw mut of).cast(), &mut len) };
+        if got != 0 {
+            return Err(crate::socket::last_error());
+        }
+        Ok(Self { pid: of.pid, is_ours: of.uid == rustix::process::geteuid().as_raw() })
+    }
 }
 
 fn send_status(tcp: BorrowedFd<'_>, code: u32, secret: &Secret) -> Result<(), Errno> {

@@ -28,6 +28,9 @@ struct Window {
     len: usize,
 }
 
+/// Of a buffer as long as can be exposed, in whole pages, whatever their size.
+const LONGEST: usize = u32::MAX as usize + (1 << 21);
+
 /// By slot; used by the poster of the stream lane.
 pub struct Windows([UnsafeCell<Window>; SLOTS]);
 
@@ -37,6 +40,11 @@ impl QueuePair {
         pieces: &[(*const u8, usize)],
         to: Remote,
     ) -> Result<(), PostError> {
+        // The kernel would let root write to anybody, and to whatever the peer's process has become
+        // since it met us: a program that runs as another user, or one with the id of one that died.
+        if !self.same_user {
+            return Err(PostError::Access);
+        }
         self.while_exposed(to.key, || self.write_now(pieces, to))
     }
 
@@ -77,15 +85,12 @@ impl QueuePair {
             let (start, len) =
                 (entry.start.load(Ordering::Relaxed), entry.len.load(Ordering::Relaxed) as usize);
             let fd = entry.fd.load(Ordering::Relaxed);
-            let base = self.map_pages(fd, entry.inode.load(Ordering::Relaxed), len);
-            let fits = start.checked_add(len as u64).is_some();
-            *window = Window {
-                key,
-                pid: pid(),
-                base: base.filter(|_| fits).unwrap_or(null_mut()),
-                start,
-                len,
-            };
+            // A peer that tells of more than it may expose would fill our address space.
+            let fits = len <= LONGEST && start.checked_add(len as u64).is_some();
+            let base =
+                fits.then(|| self.map_pages(fd, entry.inode.load(Ordering::Relaxed), len)).flatten();
+            *window =
+                Window { key, pid: pid(), base: base.unwrap_or(null_mut()), start, len };
         }
         (!window.base.is_null()).then_some(*window)
     }
@@ -93,7 +98,7 @@ impl QueuePair {
     /// Maps a memfd of the peer's, if the kernel lets us have it and it is the one that was told.
     fn map_pages(&self, number: i32, file: u64, len: usize) -> Option<*mut u8> {
         // A process id may name another process once the peer is gone, and then the socket has
-        // ended.
+        // ended, unless a child of the peer's has it: the file is compared below.
         if number < 0 || self.is_ended() {
             return None;
         }

@@ -9,7 +9,7 @@ use crate::{census, config, kernel, table};
 use core::sync::atomic::Ordering;
 use rustix::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use shm::Errno;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// AF_IB: addresses of InfiniBand without IP.
 const AF_IB: i32 = 27;
@@ -153,7 +153,9 @@ pub unsafe fn accept(fd: RawFd, addr: *mut libc::sockaddr, len: *mut u32) -> Res
     }
     // SAFETY: by the contract, here and below.
     let room = if len.is_null() { 0 } else { unsafe { len.read() } };
+    let start = Instant::now();
     loop {
+        listener.bear_with_strangers(start)?;
         if !len.is_null() {
             // SAFETY: as above. The call below changes it also for connections that are then
             // refused.
@@ -185,7 +187,9 @@ pub unsafe fn accept_either(
     }
     // SAFETY: by the contract, here and below.
     let room = if len.is_null() { 0 } else { unsafe { len.read() } };
+    let start = Instant::now();
     loop {
+        listener.bear_with_strangers(start)?;
         if !len.is_null() {
             // SAFETY: as above.
             unsafe { len.write(room) };
@@ -336,6 +340,13 @@ pub fn close(fd: RawFd) -> Result<(), Errno> {
 }
 
 impl Socket {
+    /// EAGAIN for a call that does not wait, once strangers have cost it more than one of them may:
+    /// who goes on connecting would never let it return.
+    fn bear_with_strangers(&self, since: Instant) -> Result<(), Errno> {
+        const PATIENCE: Duration = Duration::from_millis(200);
+        if self.is_nonblocking() && since.elapsed() >= PATIENCE { Err(Errno::AGAIN) } else { Ok(()) }
+    }
+
     pub(super) fn inherit(&self, listener: &Self) {
         let (to, from) = (&self.options, &listener.options);
         for (to, from) in [

@@ -151,9 +151,11 @@ impl<E: Endpoint> Stream<E> {
         let total = bufs.iter().map(|b| b.1).sum();
         let mut target = Target { bufs, offset: 0, left: total };
         let mut result = Ok(());
+        let mut looked = false;
         while target.left != 0 {
             if !self.has_data() {
                 self.breathe();
+                looked = true;
                 result =
                     self.complete(options.block, || self.has_data() || !self.is(state::READABLE));
                 if result.is_err() || !self.has_data() {
@@ -162,7 +164,7 @@ impl<E: Endpoint> Stream<E> {
             }
             // SAFETY: by the contract.
             unsafe { self.take(&mut target, options.peek) };
-            if options.peek || !options.wait_all {
+            if options.peek || !options.wait_all && (looked || !self.finds_more()) {
                 break;
             }
         }
@@ -171,6 +173,13 @@ impl<E: Endpoint> Stream<E> {
             (0, Ok(())) if total != 0 && self.is(state::ERROR) => Err(Errno::CONNRESET),
             (n, _) => Ok(n),
         }
+    }
+
+    /// Whether more has come than was known when the call began: programs take a receive that gives
+    /// less than they have room for as one that has emptied the stream.
+    fn finds_more(&self) -> bool {
+        let _ = self.progress.with(|| self.process());
+        self.has_data()
     }
 
     /// Lets small messages that come fast and without a question of ours gather for a moment. Each
