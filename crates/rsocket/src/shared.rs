@@ -51,6 +51,9 @@ const POSTED: [usize; 2] = [64, 68];
 const LEFT: usize = 128;
 /// Set while the writer of this header writes into memory that the reader has exposed.
 const WRITING: usize = 132;
+/// Set by a peer that has attached this buffer. One that ends without, a server that closes what it
+/// has just accepted, had nothing to say it in: that is no reset.
+const BEGUN: usize = 136;
 const LINE: usize = 64;
 /// Cache lines between what is written and what is fetched, which the peer has read last and so
 /// holds.
@@ -183,6 +186,8 @@ impl QueuePair {
         socket: RawFd,
         pids: [i32; 2],
     ) -> Self {
+        // SYNC: left. Before the socket can end.
+        Self::word(peer.0, BEGUN).store(1, Ordering::Release);
         Self {
             own: own.0.addr,
             own_layout: own.1,
@@ -492,7 +497,9 @@ impl Endpoint for QueuePair {
 
     fn has_left(&self) -> bool {
         // SYNC: left. A peer that lies ends its own connection.
-        Self::word(self.own, LEFT).load(Ordering::Acquire) != 0
+        let [left, begun] =
+            [LEFT, BEGUN].map(|at| Self::word(self.own, at).load(Ordering::Acquire));
+        left != 0 || begun == 0
     }
 
     fn expose(&self, ptr: *mut u8, len: usize) -> Result<Region, Errno> {

@@ -87,10 +87,10 @@ impl QueuePair {
             let fd = entry.fd.load(Ordering::Relaxed);
             // A peer that tells of more than it may expose would fill our address space.
             let fits = len <= LONGEST && start.checked_add(len as u64).is_some();
-            let base =
-                fits.then(|| self.map_pages(fd, entry.inode.load(Ordering::Relaxed), len)).flatten();
-            *window =
-                Window { key, pid: pid(), base: base.unwrap_or(null_mut()), start, len };
+            let base = fits
+                .then(|| self.map_pages(fd, entry.inode.load(Ordering::Relaxed), len))
+                .flatten();
+            *window = Window { key, pid: pid(), base: base.unwrap_or(null_mut()), start, len };
         }
         (!window.base.is_null()).then_some(*window)
     }

@@ -344,7 +344,11 @@ impl Socket {
     /// who goes on connecting would never let it return.
     fn bear_with_strangers(&self, since: Instant) -> Result<(), Errno> {
         const PATIENCE: Duration = Duration::from_millis(200);
-        if self.is_nonblocking() && since.elapsed() >= PATIENCE { Err(Errno::AGAIN) } else { Ok(()) }
+        if self.is_nonblocking() && since.elapsed() >= PATIENCE {
+            Err(Errno::AGAIN)
+        } else {
+            Ok(())
+        }
     }
 
     pub(super) fn inherit(&self, listener: &Self) {
