@@ -51,9 +51,9 @@ const POSTED: [usize; 2] = [64, 68];
 const LEFT: usize = 128;
 /// Set while the writer of this header writes into memory that the reader has exposed.
 const WRITING: usize = 132;
-/// Set by a peer that has attached this buffer. One that ends without, a server that closes what it
-/// has just accepted, had nothing to say it in: that is no reset.
-const BEGUN: usize = 136;
+/// On the socket, by an acceptor that closes in order before it knows this end's memory, where it
+/// would have to say so. Doorbells are zeros.
+const GOODBYE: u8 = 1;
 const LINE: usize = 64;
 /// Cache lines between what is written and what is fetched, which the peer has read last and so
 /// holds.
@@ -186,8 +186,6 @@ impl QueuePair {
         socket: RawFd,
         pids: [i32; 2],
     ) -> Self {
-        // SYNC: left. Before the socket can end.
-        Self::word(peer.0, BEGUN).store(1, Ordering::Release);
         Self {
             own: own.0.addr,
             own_layout: own.1,
@@ -359,6 +357,13 @@ impl QueuePair {
         }
     }
 
+    /// What the peer has sent on the socket: doorbells, or its last word.
+    fn hear(&self, bytes: &[u8]) {
+        if bytes.contains(&GOODBYE) {
+            Self::word(self.own, LEFT).store(1, Ordering::Relaxed);
+        }
+    }
+
     /// Asks the kernel whether the peer has let go of its socket, also behind unread doorbells.
     fn is_ended(&self) -> bool {
         if self.gone.load(Ordering::Acquire) {
@@ -481,7 +486,8 @@ impl Endpoint for QueuePair {
         let mut bytes = [0u8; 64];
         match rustix::net::recv(self.socket(), &mut bytes[..], RecvFlags::DONTWAIT) {
             Ok((_, 0)) => self.gone.store(true, Ordering::Release),
-            Ok(_) | Err(Errno::AGAIN | Errno::INTR) => {}
+            Ok((n, _)) => self.hear(&bytes[..n]),
+            Err(Errno::AGAIN | Errno::INTR) => {}
             Err(_) => self.gone.store(true, Ordering::Release),
         }
     }
@@ -496,10 +502,14 @@ impl Endpoint for QueuePair {
     }
 
     fn has_left(&self) -> bool {
+        let mut bytes = [0u8; 64];
+        while let Ok((n @ 1.., _)) =
+            rustix::net::recv(self.socket(), &mut bytes[..], RecvFlags::DONTWAIT)
+        {
+            self.hear(&bytes[..n]);
+        }
         // SYNC: left. A peer that lies ends its own connection.
-        let [left, begun] =
-            [LEFT, BEGUN].map(|at| Self::word(self.own, at).load(Ordering::Acquire));
-        left != 0 || begun == 0
+        Self::word(self.own, LEFT).load(Ordering::Acquire) != 0
     }
 
     fn expose(&self, ptr: *mut u8, len: usize) -> Result<Region, Errno> {

@@ -456,7 +456,12 @@ impl Socket {
         // SAFETY: under `setup`.
         match core::mem::replace(unsafe { &mut *self.meeting.get() }, Meeting::None) {
             Meeting::Request(mut request) => request.cancel(),
-            Meeting::Answer(mut answer) => answer.cancel(),
+            Meeting::Answer(mut answer) => {
+                if error == Errno::BADF {
+                    answer.part();
+                }
+                answer.cancel();
+            }
             Meeting::None => {}
         }
         if self.phase().is_opening() && error != Errno::BADF {

@@ -25,7 +25,7 @@ pub(crate) use bytes::park;
 use bytes::{Reader, Writer, borrow, close, receive_whole, send_whole};
 
 use super::exposed::pid;
-use super::{DEVICE, Layout, MEMORY_KEY, QueuePair};
+use super::{DEVICE, GOODBYE, Layout, MEMORY_KEY, QueuePair};
 use crate::kernel;
 use crate::provider::Region;
 use crate::stream::{Config, conn_data};
@@ -354,6 +354,13 @@ impl Answer {
     pub fn cancel(&mut self) {
         close(core::mem::replace(&mut self.unix, -1));
         self.own.drop();
+    }
+
+    /// The application closes what it has accepted before the connector has introduced itself: that
+    /// is the end of a stream for it, and no reset.
+    pub fn part(&self) {
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        let _ = rustix::net::send(borrow(self.unix), &[GOODBYE], flags);
     }
 
     /// Closes what this process has of it; another that has it by fork goes on.

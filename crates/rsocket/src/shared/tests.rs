@@ -114,3 +114,22 @@ fn layouts_of_a_peer_are_checked() {
     }
     assert_eq!(Layout::new(16, 1 << 30), None);
 }
+
+/// Whoever tells us so: where the peer's entries are is not a buffer of its application.
+#[test]
+fn the_control_lane_writes_to_the_connections_memory_alone() {
+    let [a, b] = pair([64, 64], [8192, 8192]);
+    let mut tables = vec![0u64; crate::provider::TABLES / 8];
+    b.lend_tables(tables.as_mut_ptr().cast());
+    let mut buffer = [0u8; 100];
+    let region = b.expose(buffer.as_mut_ptr(), buffer.len()).unwrap();
+    let to = Remote { addr: region.addr, key: region.key };
+    // SAFETY: bytes of a constant; nobody else posts.
+    let post = |lane| unsafe { a.post_write(lane, &[(b"piece".as_ptr(), 5)], to, None, 1) };
+    assert_eq!(post(Lane::Control), Err(PostError::Access));
+    assert_eq!(buffer, [0; 100]);
+    assert_eq!(post(Lane::Stream), Ok(()));
+    assert_eq!(&buffer[..5], b"piece");
+    b.conceal(region);
+    [a, b].iter().for_each(|end| end.close(true));
+}

@@ -433,3 +433,16 @@ fn direct_writes_find_their_map() {
     let more: Vec<_> = (0..3).map(|_| b.map(buffer.as_mut_ptr(), 1, true, Some(0))).collect();
     assert_eq!(more, [Ok(0), Ok(0), Err(Errno::NOMEM)], "two entries");
 }
+
+/// Programs take a receive that gives less than they have room for as one that found no more.
+#[test]
+fn a_receive_with_room_left_has_looked_for_more() {
+    let ends = streams([config(8, 4096), config(8, 4096)], |qp| qp);
+    assert_eq!(send(&ends[0], b"abc", false), Ok(3));
+    assert_eq!(ends[1].poll(libc::POLLIN), libc::POLLIN);
+    assert_eq!(send(&ends[0], b"de", false), Ok(2));
+    assert_eq!(recv(&ends[1], 2, NOW).unwrap(), b"ab");
+    assert_eq!(recv(&ends[1], 9, NOW).unwrap(), b"cde");
+    assert_eq!(recv(&ends[1], 9, NOW), Err(Errno::AGAIN));
+    close(&ends);
+}

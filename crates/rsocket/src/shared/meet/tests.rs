@@ -112,3 +112,44 @@ fn a_request_has_an_end() {
     drop(server);
     assert!(trickle.join().unwrap() < REQUEST, "it waited for the last byte");
 }
+
+/// A stranger that has learned our GID and the token of a buffer of another connection.
+#[test]
+fn a_process_that_names_this_ones_device_gets_none_of_its_buffers() {
+    let own = Own::register(&CONFIG, DEVICE.gid()).unwrap();
+    let name = random().unwrap();
+    let flags = SocketFlags::CLOEXEC;
+    let listener =
+        rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+    rustix::net::bind(&listener, &address(&name).unwrap()).unwrap();
+    rustix::net::listen(&listener, 2).unwrap();
+    let arena = borrow(DEVICE.lend(own.dmb.token).unwrap().raw()).try_clone_to_owned().unwrap();
+    let attach = || {
+        let unix = rustix::net::accept(&listener).unwrap();
+        let introduction = Introduction {
+            gid: DEVICE.gid(),
+            token: own.dmb.token,
+            dmb_len: own.dmb.len,
+            layout: Some(own.layout),
+            data: own_data(&CONFIG),
+            memory: arena.try_clone().unwrap(),
+        };
+        introduction.attach(unix.as_fd(), &own).map(|(at, _)| at)
+    };
+    let ours = stranger(&name).unwrap();
+    assert_eq!(attach(), Ok(own.dmb.addr));
+    // SAFETY: the child makes a system call or two, and ends.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let done = stranger(&name).map(std::mem::forget);
+        // SAFETY: ends the child alone.
+        unsafe { libc::_exit(done.is_err().into()) };
+    }
+    assert_eq!(attach(), Err(Errno::PROTO));
+    let mut status = 0;
+    // SAFETY: waits for the child.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert_eq!(status, 0);
+    drop(ours);
+    own.drop();
+}
