@@ -83,7 +83,7 @@ fn raw_sockets_forward_through_the_queueing_discipline() {
 /// in parts by a clock had room for 64 packets, however small.
 #[test]
 fn raw_sockets_keep_what_comes_while_the_engine_stands_still() {
-    const FRAMES: usize = 400;
+    const FRAMES: usize = 200;
     case("raw-socket-still", |case| {
         let namespace = cables()?;
         let wire = engine::wire("RawSocket", "interface = \"a1\"", "interface = \"b1\"");

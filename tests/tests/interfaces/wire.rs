@@ -194,6 +194,9 @@ fn open(interface: &str) -> OwnedFd {
         rustix::net::socket_with(family, SocketType::RAW, flags, None).expect("a packet socket");
     set(&socket, libc::PACKET_AUXDATA, 1i32);
     set(&socket, libc::PACKET_IGNORE_OUTGOING, 1i32);
+    // An engine may hand on at once what came while it stood still.
+    rustix::net::sockopt::set_socket_recv_buffer_size_force(&socket, 4 << 20)
+        .expect("a larger receive buffer");
     let plain = rustix::net::socket_with(AddressFamily::INET, SocketType::DGRAM, flags, None)
         .expect("a socket");
     let index = rustix::net::netdevice::name_to_index(&plain, interface).expect("the interface");
