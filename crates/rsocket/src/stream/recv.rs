@@ -3,7 +3,7 @@
 
 use super::{Guarded, Stream, lock, state};
 use crate::provider::Endpoint;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use shm::{Errno, FastLock};
 
 /// A receive that gave less than this was of a small message.
@@ -27,6 +27,9 @@ pub struct RecvOptions {
 #[derive(Default)]
 pub struct Receiver {
     pub(super) lock: FastLock<true>,
+    /// The stream is being taken apart: a call that began before, and has the lock only now, would
+    /// read memory that was given back.
+    pub(super) closed: AtomicBool,
     inner: Guarded<Inner>,
     /// Messages read to their end, since the start.
     pub(super) head: AtomicU32,
@@ -97,6 +100,9 @@ impl<E: Endpoint> Stream<E> {
         options: RecvOptions,
     ) -> Result<usize, Errno> {
         let _held = lock(&self.recv.lock)?;
+        if self.recv.closed.load(Ordering::Relaxed) {
+            return Err(Errno::BADF);
+        }
         // SAFETY: by the contract, under `rlock`.
         if let Some(n) = unsafe { self.recv_now(bufs, options) } {
             return Ok(n);
@@ -276,6 +282,9 @@ impl<E: Endpoint> Stream<E> {
     pub fn available(&self) -> usize {
         let _ = self.progress.with(|| self.process());
         let Ok(_held) = lock(&self.recv.lock) else { return 0 };
+        if self.recv.closed.load(Ordering::Relaxed) {
+            return 0;
+        }
         // SAFETY: under `rlock`.
         let left = unsafe { self.recv.inner.get() }.left;
         let tail = self.cq.rmsg_tail.load(Ordering::Acquire);

@@ -93,6 +93,8 @@ impl<E: Endpoint> Stream<E> {
     /// [`Self::shutdown`].
     pub fn quiesce(&self) {
         let start = Instant::now();
+        // Seen by whoever takes the lock behind this call's.
+        self.recv.closed.store(true, Ordering::Relaxed);
         loop {
             self.endpoint.disconnect();
             let _ = self.progress.with(|| self.progress.rouse());
