@@ -191,7 +191,8 @@ impl<T> List<T> {
         Some(f(unsafe { &mut *self.resting.get() }))
     }
 
-    /// In such a handler it is left out, and stays mapped.
+    /// In a signal handler that has interrupted another call of it the address is left out, and stays
+    /// mapped.
     fn push(&self, at: usize, what: T) {
         self.with(|resting| resting.push_back((at, what)));
     }

@@ -93,7 +93,8 @@ impl<E: Endpoint> Stream<E> {
     /// [`Self::shutdown`].
     pub fn quiesce(&self) {
         let start = Instant::now();
-        // Seen by whoever takes the lock behind this call's.
+        // A receive that takes its lock behind the look below finds this, and does not read memory that
+        // is about to be given back.
         self.recv.closed.store(true, Ordering::Relaxed);
         loop {
             self.endpoint.disconnect();

@@ -1,8 +1,8 @@
 //! The receive ring of a packet socket, TPACKET_V2: the kernel writes each packet into the next slot
 //! and hands it over, so that receiving costs no system call. See
 //! `Documentation/networking/packet_mmap.rst`. TPACKET_V3, whose blocks hold several packets, hands
-//! a block over only once a timer has run out, after 1 to 8 ms, and at low rates with one or two
-//! packets in it: each packet waits that long, and a ring of 16 MiB is full after 64 packets.
+//! a block over only once a timer has run out, after a millisecond or more, and at low rates with one
+//! or two packets in it: each packet waits that long, and a ring of 16 MiB is full after 64 packets.
 //!
 //! A packet that is longer than a slot, as one that is uncut (TSO, GRO), comes by the socket's queue;
 //! its slot says so.
