@@ -74,6 +74,38 @@ for line in sys.stdin:
 os._exit(0)
 ";
 
+/// A stream of which one end takes its time, so that it never waits: a reader that always finds bytes,
+/// or a writer that always finds room. Says when that begins, and how it ended.
+const PACED: &str = "
+import os, socket, sys, time
+say = lambda what: os.write(1, what.encode() + b'\\n')
+side, port, slow = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+if side == 'server':
+    s = socket.socket()
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    s.bind(('127.0.0.1', port))
+    s.listen(5)
+    c = s.accept()[0]
+    step, ended = lambda size: len(c.recv(size)), 'reader'
+else:
+    c = socket.create_connection(('127.0.0.1', port))
+    step, ended = lambda size: c.send(b'x' * size), 'writer'
+try:
+    total = 0
+    while True:
+        paced = ended == slow and total > 32 << 20
+        n = step(1000 if paced else 65536)
+        if n == 0: break
+        if paced:
+            if total < 33 << 20: say('paced'); total = 33 << 20
+            time.sleep(0.001)
+        total += n
+    say('end')
+except OSError as e:
+    say(type(e).__name__)
+sys.stdin.readline()
+";
+
 fn shortwire(args: &[&str]) -> Output {
     Command::new(system_tests::shortwire()).args(args).output().expect("shortwire")
 }
@@ -245,6 +277,48 @@ fn streams_end_too() {
                     !status.success() && ways.iter().any(|way| told.contains(way)),
                     "{status} {told}"
                 );
+            }
+        }
+        Ok(())
+    });
+}
+
+/// Ends that find bytes, or room, whenever they look.
+#[test]
+fn streams_end_at_ends_that_never_wait() {
+    case("removal-paced", |c| {
+        if plain() {
+            return skip("without the library there are no devices");
+        }
+        let python = need("python3")?;
+        for (device, slow) in
+            [("ism", "reader"), ("loopback", "reader"), ("ism", "writer"), ("loopback", "writer")]
+        {
+            let port = Ports::High.free();
+            let start = |side: &str| {
+                let mut command = Side::Run.command(&python);
+                command.env("SHORTWIRE_PREFER", device);
+                command.args(["-c", PACED, side, &port.to_string(), slow]);
+                command
+            };
+            let mut server = c.serve("server", port, &mut start("server"));
+            let mut client = c.start("client", &mut start("client"));
+            let paced = if slow == "reader" { &mut server } else { &mut client };
+            paced.wait_line("paced", secs(60));
+            assert_eq!(in_use(port), [device]);
+            remove(device, paced);
+            // Both are told, whichever of the two words their last call has for it.
+            for side in [&mut server, &mut client] {
+                let end = Deadline::within(secs(20));
+                while !["ConnectionResetError", "BrokenPipeError"]
+                    .iter()
+                    .any(|word| side.stdout().contains(word))
+                {
+                    assert!(!end.is_over(), "{device} {slow}: {}", side.stdout());
+                    std::thread::sleep(millis(20));
+                }
+                side.say("\n");
+                side.success(secs(20));
             }
         }
         Ok(())

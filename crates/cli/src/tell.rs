@@ -7,7 +7,7 @@ use std::mem::offset_of;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 
 use anyhow::Result;
-use connections::{Program, Table};
+use connections::{Program, Table, snapshot};
 use smc::table::{DRAIN, Header, OFF, mode_of};
 
 /// What the word may say: the rest of it stands in memory that the programs themselves can write.
@@ -17,13 +17,25 @@ const KNOWN: u32 = OFF | DRAIN | 0b1_1110;
 pub fn tell(table: &Table, word: u32) -> Result<()> {
     let word = word & KNOWN;
     let file = match table.open_to_write() {
-        // They have ended meanwhile.
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) if error.kind() == ErrorKind::NotFound => match found_again(table) {
+            Some(table) => table.open_to_write()?,
+            // They have ended meanwhile.
+            None => return Ok(()),
+        },
         opened => opened?,
     };
     // First what shows that it was not one of the programs that wrote the word.
     file.set_permissions(Permissions::from_mode(mode_of(word)))?;
     Ok(file.write_all_at(&word.to_ne_bytes(), offset_of!(Header, removed) as u64)?)
+}
+
+/// The same table as it is now: its library moves the file to another number when the program wants
+/// that one.
+fn found_again(table: &Table) -> Option<Table> {
+    let same = |now: &Table| {
+        now.identity == table.identity && now.programs.iter().any(|p| table.programs.contains(p))
+    };
+    snapshot(|_| true).tables.into_iter().find(same)
 }
 
 pub fn named(program: &Program) -> String {

@@ -66,7 +66,7 @@ pub struct Header {
     /// word that others write (`shortwire devices --remove`, `shortwire off`). It counts only where
     /// the file's mode says the same (`mode_of`).
     pub removed: AtomicU32,
-    /// Nothing: each wait looks at the word above, and what follows is counted in all the time.
+    /// Nothing: each call looks at the word above, and what follows is counted in all the time.
     pub apart: [AtomicU32; 5],
     /// Of a first file: what its library was built from (`release::build`), 0 if that is not known.
     pub build: AtomicU64,
@@ -162,7 +162,7 @@ pub fn may_drain() -> bool {
 /// look for neither leave them to those that do.
 #[inline(always)]
 pub fn may_have_changed() -> bool {
-    word() != 0
+    word() & !OFF != 0
 }
 
 /// Whether connections are to go back to TCP.
@@ -268,6 +268,9 @@ fn make() -> Option<&'static Header> {
         return None;
     }
     sys::set_mode(fd, mode_of(0));
+    // In front of the mark of a complete table: who finds that and comes again, to say that a device
+    // is gone, finds the file under the same number.
+    let fd = if fd >= 0 { crate::hidden::park(fd) } else { fd };
     // SAFETY: fresh zeroed memory of the right size and alignment; zero is a valid Header.
     let table = unsafe { &*base };
     table.version.store(VERSION, Ordering::Relaxed);
@@ -284,11 +287,12 @@ fn make() -> Option<&'static Header> {
         // SAFETY: nobody else has seen this mapping.
         unsafe { sys::give_back(base.cast(), len()) };
         if fd >= 0 {
+            crate::hidden::forget(fd);
             sys::close(fd);
         }
     } else {
         if fd >= 0 {
-            slots::first_is(crate::hidden::park(fd));
+            slots::first_is(fd);
         }
         // From here on whoever switches off finds the table. Who has done so before has left a file.
         if off::is_for_all() || off::is_for(rustix::process::geteuid().as_raw()) {

@@ -8,7 +8,7 @@ use smc::conn::identity::Identity;
 use smc::conn::{Got, Pieces};
 use smc::{reason, sys, table, witness};
 
-use crate::fds::{self, Port};
+use crate::fds::{self, Port, drain};
 use crate::pieces::{empty_msg, of_message, with_rest, within_most};
 use crate::settle::{after_op, finish_upgrade, settle};
 use crate::spin::{self, Soon};
@@ -49,6 +49,7 @@ fn receive(
         stay.begin();
     }
     loop {
+        drain::look_for_changes(c);
         let fd = stay.fd();
         let got = if settle(stay.port(index)) {
             if done > 0 && c.only_its_end_is_left() {
@@ -74,6 +75,11 @@ fn receive(
             }
         } else if stay.is_over() {
             return if done > 0 { done as isize } else { fail(libc::EBADF) };
+        } else if let Some(got) = c.broken_here() {
+            return match got {
+                Got::Err(e) if done == 0 => fail(e.errno()),
+                _ => done as isize,
+            };
         } else if done > 0 && sys::poll_now(fd, 0) & libc::POLLERR != 0 && c.queued(fd) == 0 {
             // The same: the kernel would tell it here.
             return done as isize;
@@ -255,12 +261,19 @@ fn from_kernel(
 #[inline(never)]
 fn after_kernel(port: Port, r: isize, peek: bool, into: Option<Pieces>) -> Option<isize> {
     let Port { conn: c, fd, .. } = port;
+    if r == 0 {
+        drain::look_for_changes(c);
+    }
     let payload = c.leave_kernel_recv_into(fd, r.max(0) as usize, peek, into);
     if r > 0 && payload > 0 {
         if !peek {
             witness::came(c, fd, into, payload);
         }
         after_op(port, payload);
+    }
+    if r == 0 && c.is_broken() {
+        // The shutdown that woke this receive is ours, and no end of the stream.
+        return None;
     }
     if c.receives_on_ring() {
         if !c.is_committed() {

@@ -7,7 +7,7 @@ use libc::{iovec, mmsghdr, msghdr, sockaddr, socklen_t};
 use smc::conn::{Conn, Flushed, Pieces, SendError, Sent};
 use smc::{meet, reason, sys, witness};
 
-use crate::fds::{self, Port};
+use crate::fds::{self, Port, drain};
 use crate::pieces::{empty_msg, of_message, refuses_name, with_rest, within_most};
 use crate::settle::{after_op, settle};
 use crate::wait::{self, Stay};
@@ -101,6 +101,7 @@ fn transmit_own(
     let mut done = 0;
     let mut stay = Stay::new(port);
     loop {
+        drain::look_for_changes(c);
         let fd = stay.fd();
         let ph = c.phase();
         if !ph.sends_on_ring() && stay.is_over() {

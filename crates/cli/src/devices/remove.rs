@@ -23,7 +23,7 @@ use crate::tell::{names, tell};
 
 /// How often connections are looked at, and how long apart. One that is being upgraded meanwhile is
 /// met by a later look.
-const LOOKS: u32 = 20;
+const LOOKS: u32 = 60;
 const APART: Duration = Duration::from_millis(50);
 
 pub fn run(device: Device, pid: Option<u32>) -> Result<ExitCode> {

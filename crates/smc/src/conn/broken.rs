@@ -14,7 +14,7 @@ impl Conn {
 
     /// Whether the device was taken away; then all its connections have ended.
     #[cold]
-    pub(crate) fn has_no_device(&self) -> bool {
+    pub fn has_no_device(&self) -> bool {
         let kind = self.kind();
         if !self.needs_device() || !table::is_removed(kind) {
             return false;

@@ -29,7 +29,7 @@ impl Conn {
     #[inline(never)]
     pub unsafe fn recv_at_once(&self, fd: i32, to: *mut u8, len: usize) -> Option<usize> {
         let w = self.window();
-        if !is_near(w) || sys::faulty(to) {
+        if !is_near(w) || sys::faulty(to) || table::may_have_changed() {
             return None;
         }
         let mut held = self.rx.state.try_lock_near(NEARER)?;
@@ -82,6 +82,7 @@ impl Conn {
             || self.is_to_look(ticks)
             || !(1..=MOST).contains(&len)
             || sys::faulty(from)
+            || table::may_have_changed()
         {
             return None;
         }
@@ -98,9 +99,6 @@ impl Conn {
         let room = self.tx_room_in(w);
         let mut unread = (tx.prod.pos - tx.cons.pos) as u32;
         if (room.saturating_sub(unread) as usize) < len {
-            if table::may_have_changed() {
-                return None;
-            }
             // SYNC: cons. Acquire: the peer has finished reading what it frees; pairs with
             // `Mapped::confirm`.
             let word = reach.my.cons.load(Acquire);

@@ -145,6 +145,11 @@ impl Conn {
         if !ph.receives_freely() {
             return self.recv_none(fd, &mut held, want, peek, &mut take);
         }
+        // Not only when the ring is empty: that of a slow reader never is, and it would go on for as
+        // long as its peer sends.
+        if table::may_have_changed() && self.has_no_device() {
+            return self.reset_by_us();
+        }
         let rx = &mut *held;
         let mut took = 0;
         if rx.tcp_left > 0 {
@@ -351,6 +356,12 @@ impl Conn {
     fn break_here(&self, fd: i32) -> Got {
         self.broken(fd);
         RESET
+    }
+
+    /// What a receive from TCP has instead, if the connection was broken here: the kernel may say
+    /// that the stream has ended.
+    pub fn broken_here(&self) -> Option<Got> {
+        self.phase().has(p::BROKEN).then(|| self.reset_by_us())
     }
 
     /// It was broken before, which is told once, whatever the receive that found out has told.

@@ -182,7 +182,7 @@ impl Conn {
         }
         let room = self.tx_room();
         let mut free = room.saturating_sub((tx.prod.pos - tx.cons.pos) as u32);
-        if R::ASKS || (free as usize) < load.want {
+        if R::ASKS || (free as usize) < load.want || table::may_have_changed() {
             if self.has_no_device() {
                 return Sent::Err(SendError::Reset);
             }

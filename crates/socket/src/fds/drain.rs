@@ -2,12 +2,13 @@
 //! that is stuck (`smc::conn::patience`).
 //!
 //! Only the process itself can take them there, in a call of its own. A word in its table tells it,
-//! at which each wait looks before it sleeps; `shortwire` wakes epoll sets that sleep, and a
+//! at which each call looks, and each wait before it sleeps; `shortwire` wakes epoll sets that sleep, and a
 //! connection that goes back rings its peer's doorbell. The peer has to do its part, so waits look
 //! again soon until it has.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
+use smc::conn::Conn;
 use smc::reason::{DRAINED, STUCK};
 use smc::{conn, sys, table};
 
@@ -35,6 +36,23 @@ pub fn look() -> Option<u64> {
         free();
     }
     if table::may_drain() { walk() } else { None }
+}
+
+/// Ends the connection if its device was taken away, and takes connections back as `look` does: in
+/// each call, as one that never finds its ring empty or full never waits.
+#[inline(always)]
+pub fn look_for_changes(c: &Conn) {
+    if table::may_have_changed() {
+        changes(c);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn changes(c: &Conn) {
+    if !c.has_no_device() && table::may_drain() {
+        walk();
+    }
 }
 
 /// Takes those that are stuck back to TCP.
