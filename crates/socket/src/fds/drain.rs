@@ -2,9 +2,9 @@
 //! that is stuck (`smc::conn::patience`).
 //!
 //! Only the process itself can take them there, in a call of its own. A word in its table tells it,
-//! at which each call looks, and each wait before it sleeps; `shortwire` wakes epoll sets that sleep, and a
-//! connection that goes back rings its peer's doorbell. The peer has to do its part, so waits look
-//! again soon until it has.
+//! at which each call looks, and each wait before it sleeps; `shortwire` wakes epoll sets that
+//! sleep, and a connection that goes back rings its peer's doorbell. The peer has to do its part, so
+//! waits look again soon until it has.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
@@ -50,7 +50,7 @@ pub fn look_for_changes(c: &Conn) {
 #[cold]
 #[inline(never)]
 fn changes(c: &Conn) {
-    if !c.has_no_device() && table::may_drain() {
+    if c.needs_device() && !c.has_no_device() && table::may_drain() {
         walk();
     }
 }
