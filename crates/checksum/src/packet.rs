@@ -19,7 +19,7 @@
 use core::fmt;
 
 use crate::pseudo::UDP;
-use crate::{csum_fold, csum_header20, csum_partial};
+use crate::{csum_fold, csum_header20, csum_partial, csum_replace2};
 
 mod layout;
 mod plain;
@@ -98,7 +98,13 @@ pub fn verify(packet: &[u8]) -> Result<Outcome, PacketError> {
     // What is wrong, if something is, is told by the other way.
     match Plain::of(packet) {
         Some(plain) if plain.is_right(packet) => Ok(Outcome::Complete),
-        _ => verify_any(packet),
+        Some(_) => verify_any(packet),
+        None => match plain::of_header_alone(packet) {
+            Some(outcome) if plain::header(packet).is_some_and(|(check, _)| check == 0) => {
+                Ok(outcome)
+            }
+            _ => verify_any(packet),
+        },
     }
 }
 
@@ -132,9 +138,15 @@ fn verify_any(packet: &[u8]) -> Result<Outcome, PacketError> {
 /// # Errors
 /// If the headers' form is wrong; then nothing was written.
 pub fn fill(packet: &mut [u8]) -> Result<Outcome, PacketError> {
-    match Plain::of(packet).and_then(|plain| plain.fill(packet)) {
-        Some(()) => Ok(Outcome::Complete),
-        None => fill_any(packet),
+    if let Some(plain) = Plain::of(packet) {
+        return match plain.fill(packet) {
+            Some(()) => Ok(Outcome::Complete),
+            None => fill_any(packet),
+        };
+    }
+    match plain::of_header_alone(packet) {
+        Some(outcome) if plain::fill_header(packet).is_some() => Ok(outcome),
+        _ => fill_any(packet),
     }
 }
 
@@ -142,15 +154,18 @@ pub fn fill(packet: &mut [u8]) -> Result<Outcome, PacketError> {
 fn fill_any(packet: &mut [u8]) -> Result<Outcome, PacketError> {
     let Layout { ipv4_header, payload } = Layout::of(packet)?;
     if ipv4_header != 0 {
-        packet[10..12].fill(0);
         let check = match packet[..ipv4_header].try_into() {
             Ok(header) => csum_header20(header),
             Err(_) => csum_fold(csum_partial(&packet[..ipv4_header], 0)),
         };
+        // The old one is taken off again, as in `Plain::fill`.
+        let check = csum_replace2(check, [packet[10], packet[11]], [0, 0]);
         packet[10..12].copy_from_slice(&check.to_ne_bytes());
     }
     match payload {
         Payload::Transport(Transport { protocol, data, field, pseudo }) => {
+            // In front of the sum: ICMP has no pseudo header, and of nothing but zeros the old one
+            // cannot be taken off.
             packet[field..field + 2].fill(0);
             let check = match csum_fold(csum_partial(&packet[data], pseudo)) {
                 // 0 would say that there is none; 0xffff is the same to the receiver's sum (RFC

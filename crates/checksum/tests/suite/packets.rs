@@ -348,3 +348,20 @@ fn jumbograms_have_their_length_in_an_option() {
     assert_eq!(crate::oracle::naive(&pseudo, 0), 0);
     assert!(matches!(verify(&packet[..packet.len() - 1]), Err(PacketError::Truncated { .. })));
 }
+
+/// Its sum is that of its checksum alone, so the old one must not be in it.
+#[test]
+fn an_icmp_message_of_zeros_is_filled_from_scratch() {
+    for old in [0u16, 1, 0x1234, 0xfffe, 0xffff] {
+        let mut packet = [0; 28];
+        packet[..10].copy_from_slice(&[0x45, 0, 0, 28, 0, 0, 0, 0, 64, 1]);
+        packet[10..12].copy_from_slice(&old.to_be_bytes());
+        packet[12..20].copy_from_slice(&[192, 0, 2, 1, 192, 0, 2, 2]);
+        packet[22..24].copy_from_slice(&old.to_be_bytes());
+        assert_eq!(fill(&mut packet), Ok(Outcome::Complete));
+        assert_eq!(packet[22..24], [0xff, 0xff], "{old:#x}");
+        assert_eq!(verify(&packet), Ok(Outcome::Complete));
+        // The header's by hand.
+        assert_eq!(packet[10..12], 0xf6ddu16.to_be_bytes(), "{old:#x}");
+    }
+}

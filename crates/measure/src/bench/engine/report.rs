@@ -8,7 +8,7 @@ use super::instances::{
     FURTHER, KINDS, MANY, ONE, Originals, SAME, alone, further_alone, memory_of,
 };
 use super::interfaces;
-use super::rivals::{LOOP, MEMIF, MEMIF_DPDK, NULL, RINGS};
+use super::rivals::{HEADERS, LOOP, MEMIF, MEMIF_DPDK, NULL, RINGS};
 use crate::bench::rows::{Bar, Figures, Row};
 
 /// What the issue of figures promises, for packets of 60 bytes.
@@ -38,12 +38,10 @@ pub fn rows(figures: &Figures) -> Vec<Row> {
             Bar::Ratio(1.0),
         ));
     }
-    rows.extend(compared(
-        figures,
-        LOOP,
-        figures.rates(RINGS).map(|rates| (RINGS, rates)),
-        Bar::Ratio(1.0),
-    ));
+    for name in [LOOP, HEADERS] {
+        let against = figures.rates(RINGS).map(|rates| (RINGS, rates));
+        rows.extend(compared(figures, name, against, Bar::Ratio(1.0)));
+    }
     rows.extend(compared(
         figures,
         MEMIF,

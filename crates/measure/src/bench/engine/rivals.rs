@@ -23,8 +23,14 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 pub const NULL: &str = "testpmd: null devices with copy";
 pub const RINGS: &str = "testpmd: csum over rings";
-/// Ours to [`RINGS`]: packets that circle between two apps, each of which fills their checksums in.
+/// Packets that circle between two apps, each of which fills their checksums in.
 pub const LOOP: &str = "Checksum -> Checksum in a loop, 60 B";
+/// The same work as in [`RINGS`]: the packets that testpmd starts with have no UDP checksum, and it
+/// leaves that so.
+pub const HEADERS: &str = "Checksum -> Checksum in a loop, IP header alone, 60 B";
+/// A protocol without a checksum that we know: the first for experiments.
+const EXPERIMENT: u8 = 253;
+const PROTOCOL_AT: usize = 23;
 
 pub const MEMIF_DPDK: &str = "testpmd: two net_memif joined";
 /// Ours to [`MEMIF_DPDK`], with one more copy, of the source.
@@ -33,7 +39,15 @@ pub const MEMIF: &str = "Source -> Memif, Memif -> Sink, 60 B";
 /// Both ports together, of which each receives what the other sends: the packets that our sources
 /// send, or our apps take.
 pub fn testpmd() -> Result<Vec<Run>> {
-    let mut runs = vec![Run::new(LOOP, looped), Run::new(MEMIF, memif)];
+    let mut runs = vec![
+        Run::new(LOOP, |seconds| looped(&instances::datagram()?, seconds)),
+        Run::new(HEADERS, |seconds| {
+            let mut frame = instances::datagram()?;
+            frame[PROTOCOL_AT] = EXPERIMENT;
+            looped(&frame, seconds)
+        }),
+        Run::new(MEMIF, memif),
+    ];
     let program = tools::locate("dpdk-testpmd").context(
         "dpdk-testpmd is not installed (packages dpdk-dev, librte-net-null23, librte-net-ring23, librte-net-memif23)",
     )?;
@@ -64,11 +78,11 @@ pub fn testpmd() -> Result<Vec<Run>> {
 }
 
 /// As many packets circle as in testpmd: a burst of 32 each way.
-fn looped(seconds: f64) -> Result<f64> {
+fn looped(frame: &[u8], seconds: f64) -> Result<f64> {
     const CIRCLING: usize = 64;
     let folder = tempfile::tempdir().context("cannot make a temporary directory")?;
     let file = folder.path().join("seed.pcap");
-    instances::write(&file, &instances::datagram()?, CIRCLING)?;
+    instances::write(&file, frame, CIRCLING)?;
     let mut config = Config::new();
     let file = Value::String(file.display().to_string());
     config.app("reader", "PcapReader", Table::from_iter([("file".to_string(), file)]))?.app(
