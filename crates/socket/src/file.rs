@@ -8,7 +8,7 @@ use smc::conn::{Got, Sent};
 use smc::{meet, sys, witness};
 
 use crate::epoll;
-use crate::fds::{self, Port};
+use crate::fds::{self, Port, drain};
 use crate::kernel::poll_one;
 use crate::settle::{after_op, settle};
 use crate::transmit::failed;
@@ -433,6 +433,7 @@ fn out_of_ring(port: Port, pipe: i32, n: usize, nonblock: bool) -> Option<isize>
                 return Some(fail(e));
             }
         }
+        drain::look_for_changes(c);
         // A write of at most PIPE_BUF to a writable pipe never sleeps; more is written only as far
         // as there is room, which a nonblocking write would tell, but the pipe's mode is the
         // application's.

@@ -50,6 +50,10 @@ fn receive(
     }
     loop {
         drain::look_for_changes(c);
+        if done > 0 && c.is_broken() {
+            // The reset is told once, and to a call that has nothing else to tell.
+            return done as isize;
+        }
         let fd = stay.fd();
         let got = if settle(stay.port(index)) {
             if done > 0 && c.only_its_end_is_left() {
@@ -75,10 +79,12 @@ fn receive(
             }
         } else if stay.is_over() {
             return if done > 0 { done as isize } else { fail(libc::EBADF) };
-        } else if let Some(got) = c.broken_here() {
+        } else if done == 0
+            && let Some(got) = c.broken_here()
+        {
             return match got {
-                Got::Err(e) if done == 0 => fail(e.errno()),
-                _ => done as isize,
+                Got::Err(e) => fail(e.errno()),
+                _ => 0,
             };
         } else if done > 0 && sys::poll_now(fd, 0) & libc::POLLERR != 0 && c.queued(fd) == 0 {
             // The same: the kernel would tell it here.
@@ -151,6 +157,7 @@ fn peek_all(
     let (c, want) = (stay.conn, into.left());
     stay.begin();
     loop {
+        drain::look_for_changes(c);
         let fd = stay.fd();
         while settle(stay.port(index)) {
             let seen = c.read_stamp();

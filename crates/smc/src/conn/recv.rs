@@ -145,11 +145,6 @@ impl Conn {
         if !ph.receives_freely() {
             return self.recv_none(fd, &mut held, want, peek, &mut take);
         }
-        // Not only when the ring is empty: that of a slow reader never is, and it would go on for as
-        // long as its peer sends.
-        if table::may_have_changed() && self.has_no_device() {
-            return self.reset_by_us();
-        }
         let rx = &mut *held;
         let mut took = 0;
         if rx.tcp_left > 0 {
