@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering::*;
 
 use libc::{iovec, mmsghdr, msghdr, sockaddr, socklen_t, timespec};
 use smc::conn::identity::Identity;
-use smc::conn::{Got, Pieces};
+use smc::conn::{Conn, Got, Pieces};
 use smc::{reason, sys, table, witness};
 
 use crate::fds::{self, Port, drain};
@@ -80,12 +80,9 @@ fn receive(
         } else if stay.is_over() {
             return if done > 0 { done as isize } else { fail(libc::EBADF) };
         } else if done == 0
-            && let Some(got) = c.broken_here()
+            && let Some(end) = broken(c)
         {
-            return match got {
-                Got::Err(e) => fail(e.errno()),
-                _ => 0,
-            };
+            return end;
         } else if done > 0 && sys::poll_now(fd, 0) & libc::POLLERR != 0 && c.queued(fd) == 0 {
             // The same: the kernel would tell it here.
             return done as isize;
@@ -145,6 +142,14 @@ fn receive(
     }
 }
 
+/// What a receive from TCP returns of a connection that was broken here.
+fn broken(c: &Conn) -> Option<isize> {
+    c.broken_here().map(|got| match got {
+        Got::Err(e) => fail(e.errno()),
+        _ => 0,
+    })
+}
+
 /// MSG_PEEK with MSG_WAITALL: nothing moves until all of it is there, or can't be.
 #[cold]
 fn peek_all(
@@ -180,6 +185,9 @@ fn peek_all(
                 Got::Held => return fail(libc::EAGAIN),
                 Got::Err(e) => return fail(e.errno()),
             }
+        }
+        if let Some(end) = broken(c) {
+            return end;
         }
         // The kernel waits for all of it; no upgrade may begin meanwhile, or it would wait for
         // bytes that go elsewhere.
