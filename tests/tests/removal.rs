@@ -74,36 +74,33 @@ for line in sys.stdin:
 os._exit(0)
 ";
 
-/// A stream of which one end takes its time, so that it never waits: a reader that always finds bytes,
-/// or a writer that always finds room. Says when that begins, and how it ended.
+/// A stream of which one end takes its time once it is told to, so that it never waits: a reader that
+/// always finds bytes, or a writer that always finds room. Says when that begins, and how it ended.
 const PACED: &str = "
-import os, socket, sys, time
+import os, select, socket, sys, time
 say = lambda what: os.write(1, what.encode() + b'\\n')
-side, port, slow = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+side, port = sys.argv[1], int(sys.argv[2])
 if side == 'server':
     s = socket.socket()
     s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     s.bind(('127.0.0.1', port))
     s.listen(5)
     c = s.accept()[0]
-    step, ended = lambda size: len(c.recv(size)), 'reader'
+    step = lambda size: len(c.recv(size))
 else:
     c = socket.create_connection(('127.0.0.1', port))
-    step, ended = lambda size: c.send(b'x' * size), 'writer'
+    step = lambda size: c.send(b'x' * size)
+paced = False
 try:
-    total = 0
-    while True:
-        paced = ended == slow and total > 32 << 20
-        n = step(1000 if paced else 65536)
-        if n == 0: break
-        if paced:
-            if total < 33 << 20: say('paced'); total = 33 << 20
-            time.sleep(0.001)
-        total += n
+    while step(1000 if paced else 65536):
+        if paced: time.sleep(0.001)
+        elif select.select([0], [], [], 0)[0]:
+            paced = True
+            say('paced')
     say('end')
 except OSError as e:
     say(type(e).__name__)
-sys.stdin.readline()
+while sys.stdin.readline() != 'end\\n': pass
 ";
 
 fn shortwire(args: &[&str]) -> Output {
@@ -298,14 +295,20 @@ fn streams_end_at_ends_that_never_wait() {
             let start = |side: &str| {
                 let mut command = Side::Run.command(&python);
                 command.env("SHORTWIRE_PREFER", device);
-                command.args(["-c", PACED, side, &port.to_string(), slow]);
+                command.args(["-c", PACED, side, &port.to_string()]);
                 command
             };
             let mut server = c.serve("server", port, &mut start("server"));
             let mut client = c.start("client", &mut start("client"));
+            // Paced before bytes come through the ring, they might take long to get there.
+            let end = Deadline::within(secs(60));
+            while in_use(port) != [device] {
+                assert!(!end.is_over(), "{device} {slow}: {:?}", in_use(port));
+                std::thread::sleep(millis(20));
+            }
             let paced = if slow == "reader" { &mut server } else { &mut client };
+            paced.say("pace\n");
             paced.wait_line("paced", secs(60));
-            assert_eq!(in_use(port), [device]);
             remove(device, paced);
             // Both are told, whichever of the two words their last call has for it.
             for side in [&mut server, &mut client] {
@@ -317,7 +320,7 @@ fn streams_end_at_ends_that_never_wait() {
                     assert!(!end.is_over(), "{device} {slow}: {}", side.stdout());
                     std::thread::sleep(millis(20));
                 }
-                side.say("\n");
+                side.say("end\n");
                 side.success(secs(20));
             }
         }

@@ -159,7 +159,7 @@ pub fn may_drain() -> bool {
 }
 
 /// Whether a device may have been taken away, or connections may have to go back to TCP: calls that
-/// look for neither leave them to those that do.
+/// look for neither leave them to those that do. `OFF` by itself changes no connection that there is.
 #[inline(always)]
 pub fn may_have_changed() -> bool {
     word() & !OFF != 0
