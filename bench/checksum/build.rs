@@ -15,34 +15,28 @@ fn main() {
     println!("cargo::rerun-if-env-changed=LINUX_SOURCE");
     println!("cargo::rerun-if-changed=c");
     println!("cargo::rerun-if-env-changed=DPDK_INCLUDE");
-    if env::var("CARGO_CFG_TARGET_ARCH").as_deref() != Ok("x86_64") {
-        return;
-    }
-    let mut build = cc::Build::new();
-    build.opt_level(3).warnings(true).extra_warnings(true);
-    for rival in X86_RIVALS {
-        build.file(format!("c/{rival}.c"));
-    }
-    if build.try_compile("rivals").is_ok() {
+    let machine = env::var("CARGO_CFG_TARGET_ARCH").unwrap_or_default();
+    if machine == "x86_64" {
+        let mut build = cc::Build::new();
+        build.opt_level(3).warnings(true).extra_warnings(true);
+        for rival in X86_RIVALS {
+            build.file(format!("c/{rival}.c"));
+        }
+        if build.try_compile("rivals").is_err() {
+            println!("cargo::warning=no working C compiler: rivals in C are left out");
+            return;
+        }
         println!("cargo::rustc-cfg=c_rivals");
-    } else {
-        println!("cargo::warning=no working C compiler: the Linux and VPP rivals are left out");
-        return;
     }
-    if linux_source() {
+    if linux_source(&machine) {
         println!("cargo::rustc-cfg=linux_source");
     }
     let headers = dpdk_headers();
     if !headers.is_empty() {
         let mut build = cc::Build::new();
-        // With AVX2, because DPDK's users build for their own processor.
-        build
-            .opt_level(3)
-            .file("c/dpdk.c")
-            .flag("-include")
-            .flag("rte_config.h")
-            .flag("-mavx2")
-            .warnings(false);
+        build.opt_level(3).file("c/dpdk.c").flag("-include").flag("rte_config.h").warnings(false);
+        // Because DPDK's users build for their own processor.
+        build.flag_if_supported(if machine == "x86_64" { "-mavx2" } else { "-march=armv8-a+crc" });
         if build.includes(headers).try_compile("dpdk").is_ok() {
             println!("cargo::rustc-cfg=dpdk");
         }
@@ -52,9 +46,14 @@ fn main() {
 /// The kernel's own routine, where `LINUX_SOURCE` names a tree of it: its licence, the GPL, is not
 /// ours, so it is not shipped. With the flags that the kernel's code generation has, and headers of
 /// our own in the place of those that it includes.
-fn linux_source() -> bool {
+fn linux_source(machine: &str) -> bool {
     let Some(tree) = env::var_os("LINUX_SOURCE") else { return false };
-    let file = PathBuf::from(tree).join("arch/x86/lib/csum-partial_64.c");
+    let file = match machine {
+        "x86_64" => "arch/x86/lib/csum-partial_64.c",
+        "aarch64" => "arch/arm64/lib/csum.c",
+        _ => return false,
+    };
+    let file = PathBuf::from(tree).join(file);
     if !file.exists() {
         println!("cargo::warning=LINUX_SOURCE: there is no {}", file.display());
         return false;
@@ -62,19 +61,25 @@ fn linux_source() -> bool {
     println!("cargo::rerun-if-changed={}", file.display());
     let mut build = cc::Build::new();
     build.opt_level(2).file(file).include("c/kernel").warnings(false);
-    for flag in [
+    let of_machine: &[&str] = match machine {
+        "x86_64" => &[
+            "-mno-sse",
+            "-mno-mmx",
+            "-mno-sse2",
+            "-mno-avx",
+            "-mno-80387",
+            "-mno-red-zone",
+            "-falign-functions=16",
+        ],
+        _ => &["-mgeneral-regs-only"],
+    };
+    let of_all = [
         "-std=gnu11",
         "-fno-strict-aliasing",
         "-fno-strict-overflow",
-        "-mno-sse",
-        "-mno-mmx",
-        "-mno-sse2",
-        "-mno-avx",
-        "-mno-80387",
-        "-mno-red-zone",
-        "-falign-functions=16",
         "-fno-asynchronous-unwind-tables",
-    ] {
+    ];
+    for flag in of_all.iter().chain(of_machine) {
         build.flag_if_supported(flag);
     }
     build.try_compile("linux_source").is_ok()
@@ -85,6 +90,10 @@ fn linux_source() -> bool {
 fn dpdk_headers() -> Vec<PathBuf> {
     if let Some(listed) = env::var_os("DPDK_INCLUDE") {
         return env::split_paths(&listed).collect();
+    }
+    // Installed are those of this machine.
+    if env::var("HOST") != env::var("TARGET") {
+        return Vec::new();
     }
     let output = Command::new("pkg-config").args(["--cflags-only-I", "libdpdk"]).output();
     let flags =

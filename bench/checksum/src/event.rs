@@ -31,6 +31,13 @@ pub enum Event<'a> {
         case: &'a str,
         reason: &'a str,
     },
+    /// All, after `--instructions`: instructions per call, of each routine by length.
+    Instructions {
+        kernel: &'a str,
+        lengths: &'a [usize],
+        routines: Vec<Counted<'a>>,
+        absent: &'a [Absent],
+    },
     /// Last, if all went well.
     End,
     /// Last, if not.
@@ -58,6 +65,13 @@ pub struct Machine {
     pub region_bytes: usize,
     /// The instruction sets that rivals in Rust were compiled for.
     pub compiled_for: String,
+}
+
+#[derive(Serialize)]
+pub struct Counted<'a> {
+    pub name: &'a str,
+    pub role: Role,
+    pub counts: Vec<u64>,
 }
 
 /// A rival that could not be linked.

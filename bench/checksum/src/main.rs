@@ -7,6 +7,7 @@ mod case;
 mod clock;
 mod deck;
 mod event;
+mod instructions;
 mod lengths;
 mod measure;
 mod ours;
@@ -29,7 +30,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use case::Case;
 use clock::Clock;
-use event::{CaseResult, Event, Listed, Machine, print};
+use event::{CaseResult, Counted, Event, Listed, Machine, print};
 use measure::Session;
 use rounds::Rounds;
 
@@ -60,6 +61,9 @@ struct Args {
     /// No further round of a case after this long, in seconds
     #[arg(long, value_name = "N", default_value_t = 3.0)]
     limit: f64,
+    /// Count instructions per call instead, which takes no quiet machine
+    #[arg(long)]
+    instructions: bool,
     /// Print the cases and end
     #[arg(long)]
     list: bool,
@@ -84,6 +88,9 @@ fn run(args: &Args) -> Result<()> {
         };
         let cases: Vec<Listed> = case::all().into_iter().map(listed).collect();
         return Ok(print(&Event::Cases { cases: &cases })?);
+    }
+    if args.instructions {
+        return count_instructions(args);
     }
     let cases = case::chosen(&args.only, args.quick)?;
     if let Some(name) = &args.kernel {
@@ -140,6 +147,24 @@ fn run(args: &Args) -> Result<()> {
         }))?;
     }
     Ok(print(&Event::End)?)
+}
+
+fn count_instructions(args: &Args) -> Result<()> {
+    if let Some(name) = &args.kernel {
+        kernel::select(Kernel::by_name(name)?)?;
+    }
+    let (rivals, absent) = rivals::all();
+    let routines: Vec<_> =
+        [ours::dispatched()].into_iter().chain(ours::kernels()).chain(rivals).collect();
+    let counts = instructions::count(&routines, &instructions::LENGTHS).context(
+        "cannot count instructions, for which a process must be allowed to trace a child of its own",
+    )?;
+    let routines = routines.iter().zip(counts);
+    let routines: Vec<_> = routines
+        .map(|(routine, counts)| Counted { name: &routine.name, role: routine.role, counts })
+        .collect();
+    let (lengths, kernel) = (&instructions::LENGTHS[..], Kernel::active().name());
+    Ok(print(&Event::Instructions { kernel, lengths, routines, absent: &absent })?)
 }
 
 /// The last allowed processor measures: interrupts tend to go to the first.

@@ -3,7 +3,7 @@
 
 use crate::event::Absent;
 use crate::sum::Role::Rival;
-#[cfg(c_rivals)]
+#[cfg(any(c_rivals, linux_source, dpdk))]
 use crate::sum::from_native;
 use crate::sum::{Routine, from_complement};
 
@@ -68,41 +68,31 @@ fn is_wide() -> bool {
         && is_x86_feature_detected!("bmi2")
 }
 
-#[cfg(not(c_rivals))]
 fn in_c() -> (Vec<Routine>, Vec<Absent>) {
-    let reason = "written in C for x86-64; no C compiler was there when this program was built";
-    (
-        Vec::new(),
-        ["linux", "linux 2x5", "linux source", "vpp", "dpdk"]
-            .map(|name| Absent::new(name, reason))
-            .into(),
-    )
+    let (mut routines, mut absent) = in_assembler();
+    for rival in [linux_source(), dpdk()] {
+        match rival {
+            Ok(routine) => routines.push(routine),
+            Err(why) => absent.push(why),
+        }
+    }
+    (routines, absent)
+}
+
+#[cfg(not(c_rivals))]
+fn in_assembler() -> (Vec<Routine>, Vec<Absent>) {
+    let reason = "written for x86-64; or no C compiler was there when this program was built";
+    (Vec::new(), ["linux", "linux 2x5", "vpp"].map(|name| Absent::new(name, reason)).into())
 }
 
 #[cfg(c_rivals)]
-fn in_c() -> (Vec<Routine>, Vec<Absent>) {
+fn in_assembler() -> (Vec<Routine>, Vec<Absent>) {
     let (mut routines, mut absent) = (Vec::from(linux()), Vec::new());
-    #[cfg(linux_source)]
-    routines.push(linux_source());
-    #[cfg(not(linux_source))]
-    absent.push(Absent::new(
-        "linux source",
-        "LINUX_SOURCE did not name a tree of the kernel when this program was built",
-    ));
     if is_wide() {
         routines.push(vpp());
     } else {
         absent.push(Absent::new("vpp", "this processor lacks AVX-512"));
     }
-    #[cfg(dpdk)]
-    if is_x86_feature_detected!("avx2") {
-        routines.push(dpdk());
-    }
-    #[cfg(not(dpdk))]
-    absent.push(Absent::new(
-        "dpdk",
-        "its headers (libdpdk-dev) were not there when this program was built",
-    ));
     (routines, absent)
 }
 
@@ -126,15 +116,31 @@ fn linux() -> [Routine; 2] {
 
 /// The kernel's own file, with its flags.
 #[cfg(linux_source)]
-fn linux_source() -> Routine {
-    unsafe extern "C" {
-        fn csum_partial(at: *const u8, length: i32, sum: u32) -> u32;
-    }
-    Routine::new("linux source", Rival, Some(from_native), |data| {
+fn linux_source() -> Result<Routine, Absent> {
+    #[cfg(target_arch = "x86_64")]
+    fn sum(data: &[u8]) -> u32 {
+        unsafe extern "C" {
+            fn csum_partial(at: *const u8, length: i32, sum: u32) -> u32;
+        }
         // SAFETY: reads `length` bytes, and up to seven behind them in the same word, which the
         // bench's memory has.
-        u64::from(unsafe { csum_partial(data.as_ptr(), data.len() as i32, 0) })
-    })
+        unsafe { csum_partial(data.as_ptr(), data.len() as i32, 0) }
+    }
+    #[cfg(target_arch = "aarch64")]
+    fn sum(data: &[u8]) -> u32 {
+        unsafe extern "C" {
+            fn do_csum(at: *const u8, length: i32) -> u32;
+        }
+        // SAFETY: reads the words of eight bytes in which the data lies.
+        unsafe { do_csum(data.as_ptr(), data.len() as i32) }
+    }
+    Ok(Routine::new("linux source", Rival, Some(from_native), |data| u64::from(sum(data))))
+}
+
+#[cfg(not(linux_source))]
+fn linux_source() -> Result<Routine, Absent> {
+    let reason = "LINUX_SOURCE did not name a tree of the kernel when this program was built";
+    Err(Absent::new("linux source", reason))
 }
 
 #[cfg(c_rivals)]
@@ -149,14 +155,24 @@ fn vpp() -> Routine {
 }
 
 #[cfg(dpdk)]
-fn dpdk() -> Routine {
+fn dpdk() -> Result<Routine, Absent> {
+    #[cfg(target_arch = "x86_64")]
+    if !is_x86_feature_detected!("avx2") {
+        return Err(Absent::new("dpdk", "this processor lacks AVX2, for which it was compiled"));
+    }
     unsafe extern "C" {
         fn rival_dpdk_raw_cksum(at: *const u8, length: usize) -> u16;
     }
-    Routine::new("dpdk", Rival, Some(from_native), |data| {
+    Ok(Routine::new("dpdk", Rival, Some(from_native), |data| {
         // SAFETY: reads `length` bytes.
         u64::from(unsafe { rival_dpdk_raw_cksum(data.as_ptr(), data.len()) })
-    })
+    }))
+}
+
+#[cfg(not(dpdk))]
+fn dpdk() -> Result<Routine, Absent> {
+    let reason = "its headers (libdpdk-dev) were not there when this program was built";
+    Err(Absent::new("dpdk", reason))
 }
 
 /// One chain of additions with carry, as the source thread's kernel had, with a prefetch or

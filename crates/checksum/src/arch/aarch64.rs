@@ -47,7 +47,37 @@ fn add_group([a, b, c, d]: [uint32x4_t; 4], group: &[u8; GROUP]) -> [uint32x4_t;
 #[target_feature(enable = "neon")]
 #[inline]
 fn total([a, b, c, d]: [uint32x4_t; 4]) -> u64 {
-    vaddlvq_u32(a) + vaddlvq_u32(b) + vaddlvq_u32(c) + vaddlvq_u32(d)
+    vaddvq_u64(vpadalq_u32(vpadalq_u32(vpadalq_u32(vpaddlq_u32(a), b), c), d))
+}
+
+/// The words of the last bytes, fewer than 16, which are the end of a vector that begins in front of them and
+/// is cleared there, up to an even length; and the odd last byte.
+#[target_feature(enable = "neon")]
+#[inline]
+fn add_end(sums: uint32x4_t, data: &[u8]) -> (uint32x4_t, u64) {
+    let even = data.len() & !1;
+    let Some(end) = data[..even].last_chunk::<VECTOR>() else { return (sums, 0) };
+    let kept: &[u8; VECTOR] =
+        MASKS[(data.len() % VECTOR) & !1..][..VECTOR].try_into().expect("a vector's length");
+    let sums = vpadalq_u16(sums, vandq_u16(load(end), load(kept)));
+    (sums, if data.len() > even { u64::from(data[even]) } else { 0 })
+}
+
+/// From a vector to four: one sum, as more of them would only have to be added up.
+#[target_feature(enable = "neon")]
+#[inline]
+fn few(data: &[u8], sum: u32) -> u32 {
+    let (vectors, behind) = data.as_chunks::<VECTOR>();
+    let Some((first, vectors)) = vectors.split_first() else { return sum };
+    let mut sums = vpaddlq_u16(load(first));
+    for vector in vectors {
+        sums = vpadalq_u16(sums, load(vector));
+    }
+    let mut odd = 0;
+    if !behind.is_empty() {
+        (sums, odd) = add_end(sums, data);
+    }
+    fold64(vaddlvq_u32(sums) + odd + u64::from(sum))
 }
 
 #[target_feature(enable = "neon")]
@@ -55,17 +85,16 @@ pub(crate) fn partial(data: &[u8], sum: u32) -> u32 {
     if data.len() < VECTOR {
         return portable::partial(data, sum);
     }
-    let mut sum = u64::from(sum);
-    let (pieces, rest) = data.as_chunks::<PIECE>();
-    for piece in pieces {
-        let mut sums = [vdupq_n_u32(0); 4];
-        for group in piece.as_chunks::<GROUP>().0 {
-            sums = add_group(sums, group);
-        }
-        sum = add64(sum, total(sums));
+    if data.len() < GROUP {
+        return few(data, sum);
     }
-    let (groups, rest) = rest.as_chunks::<GROUP>();
-    let mut sums = [vdupq_n_u32(0); 4];
+    if data.len() > PIECE {
+        return long(data, sum);
+    }
+    let (groups, rest) = data.as_chunks::<GROUP>();
+    let Some((first, groups)) = groups.split_first() else { return sum };
+    let [a, b, c, d] = first.as_chunks::<VECTOR>().0 else { return sum };
+    let mut sums = [a, b, c, d].map(|vector| vpaddlq_u16(load(vector)));
     for group in groups {
         sums = add_group(sums, group);
     }
@@ -73,15 +102,19 @@ pub(crate) fn partial(data: &[u8], sum: u32) -> u32 {
     for vector in vectors {
         sums[0] = vpadalq_u16(sums[0], load(vector));
     }
-    // Fewer than 16 bytes: up to an even length they are the end of a vector that begins before
-    // them and is cleared there; the odd last byte is by itself.
-    let even = data.len() & !1;
-    let end: &[u8; VECTOR] = data[even - VECTOR..even].try_into().expect("a vector's length");
-    let kept: &[u8; VECTOR] =
-        MASKS[behind.len() & !1..][..VECTOR].try_into().expect("a vector's length");
-    sums[1] = vpadalq_u16(sums[1], vandq_u16(load(end), load(kept)));
-    let odd = if data.len() > even { data[even] } else { 0 };
-    fold64(add64(sum, total(sums) + u64::from(odd)))
+    let mut odd = 0;
+    if !behind.is_empty() {
+        (sums[1], odd) = add_end(sums[1], data);
+    }
+    fold64(total(sums) + odd + u64::from(sum))
+}
+
+/// Apart, so that its calls cost the others no stack.
+#[cold]
+#[inline(never)]
+fn long(data: &[u8], sum: u32) -> u32 {
+    // SAFETY: every processor of this architecture has NEON.
+    data.chunks(PIECE).fold(sum, |sum, piece| unsafe { partial(piece, sum) })
 }
 
 #[target_feature(enable = "neon")]

@@ -5,6 +5,7 @@ mod bars;
 mod claims;
 pub mod event;
 pub mod figures;
+mod instructions;
 mod program;
 mod report;
 mod svg;
@@ -49,6 +50,8 @@ by shortwire-checksum-bench, which is found beside this executable and is ended 
   shortwire bench checksum --only hot,mix-imix
       a group, a case (--list prints the names)
   shortwire bench checksum --kernel avx2     as if the processor had no more
+  shortwire bench checksum --instructions    how many instructions a call takes,
+                                             exact on any machine
   shortwire bench checksum --svg curves.svg  GB/s over length, drawn
   shortwire bench checksum --reproduce       the claims of the 2013 mail thread
                                              on csum_partial, one by one
@@ -77,6 +80,9 @@ pub struct Checksum {
     /// Print the source thread's claims, and what this machine says of each
     #[arg(long, conflicts_with_all = ["only", "svg", "kernel"])]
     pub reproduce: bool,
+    /// Count the instructions of a call, which takes no quiet machine
+    #[arg(long, conflicts_with_all = ["only", "svg", "reproduce", "quick", "repeat", "seconds"])]
+    pub instructions: bool,
     /// Print the names that --only takes
     #[arg(long)]
     pub list: bool,
@@ -88,6 +94,10 @@ pub struct Checksum {
 pub fn run(args: &Checksum) -> Result<ExitCode> {
     if args.list {
         return list();
+    }
+    if args.instructions {
+        instructions::run(args.kernel.as_deref(), args.json)?;
+        return Ok(ExitCode::SUCCESS);
     }
     // Refused here, before minutes of measuring.
     let drawing = args.svg.as_deref().map(Pending::create).transpose()?;
@@ -175,7 +185,10 @@ pub fn measure(arguments: &[OsString]) -> Result<Figures> {
                 figures.skipped.push((case, reason));
             }
             Event::End => break,
-            Event::Cases { .. } | Event::Start(_) | Event::Error { .. } => {}
+            Event::Cases { .. }
+            | Event::Start(_)
+            | Event::Instructions { .. }
+            | Event::Error { .. } => {}
         }
     }
     progress.finish();

@@ -4,6 +4,7 @@
 
 typedef uint64_t u64;
 typedef uint32_t u32;
+typedef uint16_t u16;
 typedef uint32_t __wsum;
 typedef uint16_t __sum16;
 #define __force

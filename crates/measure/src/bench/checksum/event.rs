@@ -5,13 +5,28 @@ use serde::{Deserialize, Serialize};
 #[derive(Deserialize)]
 #[serde(tag = "event", rename_all = "lowercase")]
 pub enum Event {
-    Cases { cases: Vec<Listed> },
+    Cases {
+        cases: Vec<Listed>,
+    },
     Start(Start),
-    Begin { case: String },
+    Begin {
+        case: String,
+    },
     Result(Case),
-    Skipped { case: String, reason: String },
+    Skipped {
+        case: String,
+        reason: String,
+    },
+    Instructions {
+        kernel: String,
+        lengths: Vec<usize>,
+        routines: Vec<Counted>,
+        absent: Vec<Absent>,
+    },
     End,
-    Error { message: String },
+    Error {
+        message: String,
+    },
 }
 
 #[derive(Deserialize)]
@@ -42,6 +57,14 @@ pub struct Probed {
     pub writing_cpu: Option<usize>,
     pub region_bytes: u64,
     pub compiled_for: String,
+}
+
+#[derive(Deserialize, Serialize)]
+pub struct Counted {
+    pub name: String,
+    pub role: Role,
+    /// Instructions per call, by length.
+    pub counts: Vec<u64>,
 }
 
 #[derive(Clone, Deserialize, Serialize)]
