@@ -105,9 +105,15 @@ impl Block {
     /// One that nobody uses.
     fn take() -> Option<&'static Block> {
         let is_left = |block: &&Block| {
-            block.is_free.load(Acquire) == 1
-                && block.has_left()
-                && block.is_free.compare_exchange(1, 0, AcqRel, Relaxed).is_ok()
+            let is_taken = block.is_free.load(Relaxed) == 1
+                && block.is_free.compare_exchange(1, 0, AcqRel, Relaxed).is_ok();
+            // SYNC: block. Behind the taking: looked at in front of it, the block could be taken and freed
+            // by others meanwhile, whose thread still stands on its stack.
+            let has_left = is_taken && block.has_left();
+            if is_taken && !has_left {
+                block.is_free.store(1, Release);
+            }
+            has_left
         };
         let block = Block::all().find(is_left);
         if let Some(block) = block {
@@ -264,6 +270,7 @@ pub extern "C" fn answer(call: &mut Call) {
             call.done(result);
         }
         // The block serves another thread when this one has left its stack.
+        // SYNC: block. Here, and in the release by which the stack is left.
         libc::SYS_exit => block.is_free.store(1, Release),
         libc::SYS_exit_group => fork::exit(call.given[0] as c_int),
         libc::SYS_rt_sigaction => {
