@@ -36,6 +36,7 @@ export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER ?= aarch64-linux-gnu-gcc
 FOR = --target $(TARGET)
 endif
 BUILT = $(CARGO_TARGET_DIR)$(if $(TARGET),/$(TARGET))
+DEBIAN_MACHINE = $(or $(and $(filter x86_64,$(MACHINE)),amd64),$(and $(filter aarch64,$(MACHINE)),arm64),$(MACHINE))
 # For these machines there is what runs programs without libc.
 RAW := $(filter x86_64 aarch64,$(MACHINE))
 # Packages keep debug symbols apart, and leave this empty.
@@ -64,7 +65,8 @@ PACKAGES = openssl python3-yaml nftables iperf3 sockperf redis-server memcached 
 GUEST_PACKAGES = qemu-system-x86 busybox-static kmod iproute2 ibverbs-utils ibverbs-providers rdmacm-utils
 GUEST = $(CARGO_TARGET_DIR)/guest
 # What its kernel is made with, and what measures there.
-SMC_PACKAGES = $(GUEST_PACKAGES) gcc make flex bison bc libelf-dev xz-utils dpkg-dev sockperf
+OWN_KERNEL_PACKAGES = gcc make flex bison bc libelf-dev xz-utils dpkg-dev
+SMC_PACKAGES = $(GUEST_PACKAGES) $(OWN_KERNEL_PACKAGES) sockperf
 
 # What builds for arm64 and emulates it; of which Debian, and with which programs, a guest of arm64 is made, and where.
 ARM64_PACKAGES = qemu-user qemu-system-arm gcc-aarch64-linux-gnu libc6-dev-arm64-cross kmod e2fsprogs
@@ -129,10 +131,11 @@ check-guest: PACKAGES = $(GUEST_PACKAGES)
 check-guest: packages guest-kernel build
 	@$(CARGO) run --quiet --package check -- system "guest "
 
-check-arm64: PACKAGES = $(ARM64_PACKAGES)
+check-arm64: PACKAGES = $(ARM64_PACKAGES) $(OWN_KERNEL_PACKAGES)
 check-arm64: packages
 	@tests/arm64-system $(ARM64_GUEST) $(ARM64_SUITE) linux-image-arm64 $(ARM64_PROGRAMS)
 	@tests/arm64-system $(ARM64_GUEST)-16k trixie linux-image-arm64-16k
+	@tests/own-kernel $(ARM64_GUEST)-64k pages-64k aarch64
 	@$(CARGO) run --quiet --package check -- arm64 "$(TEST)"
 
 check-wire: PACKAGES = $(GUEST_PACKAGES)
@@ -141,7 +144,7 @@ check-wire: packages guest-kernel build
 
 check-smc: PACKAGES = $(SMC_PACKAGES)
 check-smc: packages guest-kernel build
-	@tests/smc-kernel $(GUEST)-smc
+	@tests/own-kernel $(GUEST)-smc smc x86_64
 	$(CARGO) test -p system-tests --test guest -- --ignored --nocapture kernel_smc::
 
 check-system: build
@@ -226,7 +229,7 @@ deb: build
 	$(DATED) TARGET=$(TARGET) CROSS=$(CROSS) packaging/deb $(RELEASE) $(PACKAGES_OUT)
 
 rpm: build
-	$(DATED) packaging/rpm $(RELEASE) $(PACKAGES_OUT)
+	$(DATED) TARGET=$(TARGET) CROSS=$(CROSS) packaging/rpm $(RELEASE) $(PACKAGES_OUT)
 
 # Both kinds, an archive of the sources, checksums and notes; KEY=ID signs the checksums.
 release:
@@ -234,7 +237,7 @@ release:
 
 image: deb
 	@builder=$$(command -v podman || command -v docker || command -v buildah) || { echo "there is no podman, docker or buildah here" >&2; exit 1; }; \
-	$$builder build -t $(or $(IMAGE),shortwire:latest) .
+	$$builder build $(if $(TARGET),--platform linux/$(DEBIAN_MACHINE)) --build-arg ARCH=$(DEBIAN_MACHINE) -t $(or $(IMAGE),shortwire:latest) .
 
 # The documents lie in the site as they do here, so their links hold; doc/SUMMARY.md is the list of its pages.
 MDBOOK ?= mdbook

@@ -19,7 +19,9 @@ use std::time::Duration;
 use crate::{Case, Proc, Skip, need, skip};
 use image::Image;
 use kernel::Kernel;
-use machine::{ARM64, ARM64_WITH_PAGES_OF_16_KIB, Machine, X86_64, X86_64_WITH_SMC};
+use machine::{
+    ARM64, ARM64_WITH_PAGES_OF_16_KIB, ARM64_WITH_PAGES_OF_64_KIB, Machine, X86_64, X86_64_WITH_SMC,
+};
 
 /// Megabytes of memory of a guest.
 const MEMORY: u32 = 1024;
@@ -93,6 +95,11 @@ impl Guest {
         Guest::of(&ARM64_WITH_PAGES_OF_16_KIB)
     }
 
+    /// The same, with a kernel of our own making, which needs no modules.
+    pub fn arm64_with_pages_of_64_kib() -> Result<Guest, Skip> {
+        Guest::of(&ARM64_WITH_PAGES_OF_64_KIB)
+    }
+
     fn of(machine: &'static Machine) -> Result<Guest, Skip> {
         let mut qemu = Command::new(need(machine.emulator)?);
         qemu.args(machine.options);
@@ -115,7 +122,11 @@ impl Guest {
     pub fn system(&mut self, disk: &Path) -> &mut Guest {
         self.image.file("/system-disk", 0o644, Vec::new());
         self.memory = MEMORY_OF_SYSTEM;
-        self.modules(&["crc32c_generic", "ext4"]).disk(disk)
+        // Later kernels have it within themselves.
+        if self.kernel.has("crc32c_generic") {
+            self.modules(&["crc32c_generic"]);
+        }
+        self.modules(&["ext4"]).disk(disk)
     }
 
     /// Another disk, /dev/vdc behind that of the system; what is written there is forgotten.

@@ -4,7 +4,7 @@
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use super::machine::Machine;
 use crate::tool::making;
@@ -81,12 +81,22 @@ impl Kernel {
         &self.version
     }
 
-    /// The files of a module and of what it depends on, in loading order, as paths in the guest and
-    /// here.
-    pub fn module(&self, name: &str) -> Vec<(String, PathBuf)> {
+    /// Whether it has a module of this name, also one that is built in.
+    pub fn has(&self, name: &str) -> bool {
+        self.modprobe(name).1.status.success()
+    }
+
+    fn modprobe(&self, name: &str) -> (Command, Output) {
         let mut command = Command::new(need("modprobe").expect("modprobe is where depmod is"));
         command.arg("-d").arg(&self.root).args(["-S", &self.version, "--show-depends", name]);
         let said = command.output().expect("starting modprobe");
+        (command, said)
+    }
+
+    /// The files of a module and of what it depends on, in loading order, as paths in the guest and
+    /// here.
+    pub fn module(&self, name: &str) -> Vec<(String, PathBuf)> {
+        let (command, said) = self.modprobe(name);
         assert!(
             said.status.success(),
             "{command:?} failed:\n{}",

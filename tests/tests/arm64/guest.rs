@@ -22,16 +22,26 @@ const LIBRARIES: [&str; 6] = [
     "libgcc_s.so.1",
 ];
 
+/// The command and its library, as they are built.
+pub fn command_and_library() -> Result<[PathBuf; 2], Skip> {
+    let products = products()?;
+    Ok(["shortwire", "libshortwire.so"].map(|name| products.join(name)))
+}
+
 /// A guest that has nothing but busybox, the command, its library, and a program.
-pub fn small(case: &Case, mut guest: Guest, program: &str) -> Result<Guest, Skip> {
+pub fn small(
+    case: &Case,
+    mut guest: Guest,
+    [command, library]: [PathBuf; 2],
+    program: &str,
+) -> Result<Guest, Skip> {
     for library in LIBRARIES {
         guest.place(&Path::new(SYSROOT).join("lib").join(library), &format!("/lib/{library}"));
     }
     let strip = need("aarch64-linux-gnu-strip")?;
-    let products = products()?;
     let files = [
-        (products.join("shortwire"), "shortwire"),
-        (products.join("libshortwire.so"), "libshortwire.so"),
+        (command, "shortwire"),
+        (library, "libshortwire.so"),
         (compile_for(program, COMPILER)?, program),
     ];
     for (path, name) in files {
@@ -44,9 +54,13 @@ pub fn small(case: &Case, mut guest: Guest, program: &str) -> Result<Guest, Skip
     Ok(guest)
 }
 
+fn peers(case: &Case, guest: Guest) -> Result<Guest, Skip> {
+    small(case, guest, command_and_library()?, "smc_peer")
+}
+
 /// Two programs exchange files, over each device; both ends are in mode SMCD then.
-fn exchange(case: &Case, guest: Guest) -> Outcome {
-    let ended = small(case, guest, "smc_peer")?.run(case, "", include_str!("one.sh"), secs(1800));
+pub fn exchange(case: &Case, guest: Guest) -> Outcome {
+    let ended = guest.run(case, "", include_str!("one.sh"), secs(1800));
     let said = ended.success();
     assert!(said.lines().any(|line| line.starts_with("aarch64 ")), "{said}");
     for name in ["loopback", "copied", "ism"] {
@@ -64,13 +78,19 @@ fn exchange(case: &Case, guest: Guest) -> Outcome {
 #[test]
 #[ignore = "by make check-arm64"]
 fn connections_are_in_shared_memory() {
-    case("arm64-one", |c| exchange(c, Guest::arm64()?));
+    case("arm64-one", |c| exchange(c, peers(c, Guest::arm64()?)?));
 }
 
 #[test]
 #[ignore = "by make check-arm64"]
 fn connections_are_in_shared_memory_with_pages_of_16_kib() {
-    case("arm64-one-16k", |c| exchange(c, Guest::arm64_with_pages_of_16_kib()?));
+    case("arm64-one-16k", |c| exchange(c, peers(c, Guest::arm64_with_pages_of_16_kib()?)?));
+}
+
+#[test]
+#[ignore = "by make check-arm64"]
+fn connections_are_in_shared_memory_with_pages_of_64_kib() {
+    case("arm64-one-64k", |c| exchange(c, peers(c, Guest::arm64_with_pages_of_64_kib()?)?));
 }
 
 /// Programs of `progs` that those tests run.
@@ -156,5 +176,13 @@ fn whole_system_tests() {
 fn whole_system_tests_with_pages_of_16_kib() {
     case("arm64-16k", |c| {
         run(c, Guest::arm64_with_pages_of_16_kib()?, &["transfer ", "conformance upgraded_at_both"])
+    });
+}
+
+#[test]
+#[ignore = "by make check-arm64"]
+fn whole_system_tests_with_pages_of_64_kib() {
+    case("arm64-64k", |c| {
+        run(c, Guest::arm64_with_pages_of_64_kib()?, &["transfer ", "conformance "])
     });
 }

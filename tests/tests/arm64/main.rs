@@ -6,6 +6,7 @@
 
 mod guest;
 mod raw;
+mod shipped;
 
 use std::path::PathBuf;
 use std::process::Command;

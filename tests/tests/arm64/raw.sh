@@ -5,6 +5,7 @@ for name in echo true sh; do [ -e /bin/$name ] || ln -s /applets/$name /bin/$nam
 export SHORTWIRE_AFTER=4 SHORTWIRE_RAW=auto
 uname -m
 echo "life: $(shortwire run -- life 2>&1)"
+echo "musl life: $(shortwire run -- musl_life 2>&1)"
 for end in server client; do dd if=/dev/urandom of=/tmp/$end-sends bs=4096 count=256 2> /dev/null; done
 sum() { sha256sum < $1 | cut -d ' ' -f 1; }
 port=5000
@@ -33,6 +34,29 @@ exchange() {
 exchange both still_peer still_peer
 exchange server still_peer smc_peer
 exchange client smc_peer still_peer
+exchange musl musl_peer still_peer
+# Calls of a library that is mapped while the program runs, in each way.
+echo "== later"
+shortwire run -- many server 7000 > /tmp/server 2>&1 &
+server=$!
+tries=0
+until grep -q ":1B58 " /proc/net/tcp; do
+    tries=$((tries + 1)); [ $tries -lt 900 ] && [ -d /proc/$server ] || break
+    sleep 0.1
+done
+for how in dlopen mapped protected again; do
+    shortwire run -- later 7000 /lib/later_library.so $how 3000 > /tmp/client 2>&1 &
+    client=$!
+    most=0
+    while [ -d /proc/$client ]; do
+        now=$(shortwire ss -W | grep 127.0.0.1:7000 | grep -c ' SMCD')
+        [ $now -gt $most ] && most=$now
+    done
+    wait $client
+    echo "later $how said: $(cat /tmp/client)"
+    echo "later $how SMCD: $most"
+done
+kill $server
 echo "== herd"
 shortwire run -- herd server 6000 > /tmp/server 2>&1 &
 server=$!
