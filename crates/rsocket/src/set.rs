@@ -161,8 +161,11 @@ pub fn taken_over(fd: RawFd, socket: &'static Socket) {
         return;
     }
     for set in sets().values() {
-        if let Some(member) = locked(&set.members).all.get_mut(&fd) {
-            member.take_over(set, fd, socket);
+        let mut members = locked(&set.members);
+        if let Some(member) = members.all.get_mut(&fd) {
+            if !member.take_over(set, fd, socket) {
+                members.all.remove(&fd);
+            }
             set.ring();
         }
     }
@@ -409,6 +412,9 @@ impl Set {
             return Ok(true);
         }
         for (&fd, member) in &mut members.all {
+            if member.is_done(self) {
+                continue;
+            }
             let Some(socket) = member.waits_for(fd) else { continue };
             // One that has begun to listen since the last look.
             if member.watch(self, fd)? {

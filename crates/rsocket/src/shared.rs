@@ -148,6 +148,8 @@ pub(crate) struct QueuePair {
     /// gone on.
     met_pid: i32,
     gone: AtomicBool,
+    /// The peer has said for too long that it was writing into a buffer.
+    writes_for_ever: AtomicBool,
     rung: AtomicU32,
     /// Between `hold_events` and `release_events`, and whether a doorbell is due.
     holds: AtomicBool,
@@ -198,6 +200,7 @@ impl QueuePair {
             met_pid: pids[0],
             peer_pid: pids[1],
             gone: AtomicBool::new(false),
+            writes_for_ever: AtomicBool::new(false),
             rung: AtomicU32::new(0),
             holds: AtomicBool::new(false),
             held: AtomicBool::new(false),

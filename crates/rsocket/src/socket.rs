@@ -102,6 +102,8 @@ pub struct Socket {
     error: AtomicI32,
     /// Processes that have it: it ends with the last.
     holders: AtomicU32,
+    /// The process that it was made in.
+    maker: u32,
     /// Of a listener; -1: none (`sockets`).
     beacon: AtomicI32,
     /// Where it is shown. Mapped at the same place in the child of a fork.
@@ -150,6 +152,7 @@ impl Socket {
             error: AtomicI32::new(0),
             ends: AtomicU32::new(0),
             holders: AtomicU32::new(1),
+            maker: std::process::id(),
             beacon: AtomicI32::new(-1),
             row: AtomicPtr::default(),
             born: table::forks(),
@@ -171,6 +174,13 @@ impl Socket {
 
     pub fn born(&self) -> u32 {
         self.born
+    }
+
+    /// Whether this process is the last that has it. What a device has of a connection only the process
+    /// that has made it can use, and give back.
+    fn is_last(&self) -> bool {
+        let is_last = self.holders.fetch_sub(1, Ordering::AcqRel) == 1;
+        if self.is_verbs() { self.maker == std::process::id() } else { is_last }
     }
 
     /// A fork is about to give it to another process.
@@ -445,6 +455,9 @@ impl Socket {
             return Err(Errno::INVAL);
         }
         if self.phase() == Phase::Failed {
+            // A listener of another kind has the TCP connection still, and another cannot be made by
+            // this socket.
+            lifecycle::dissolve(self.raw());
             self.error.store(0, Ordering::Relaxed);
             self.set_phase(Phase::Idle);
         }
@@ -496,7 +509,7 @@ impl Socket {
                 (phase, _) if phase.is_opening() && self.is_verbs() => fds[0].0 = self.raw(),
                 (Phase::Connecting, _) => fds[0] = (self.raw(), libc::POLLOUT),
                 (_, Meeting::Request(request)) => {
-                    fds[0].0 = self.raw();
+                    fds[0] = (self.raw(), request.events());
                     fds[1..].iter_mut().zip(request.fds()).for_each(|(to, fd)| to.0 = fd);
                 }
                 (_, Meeting::Answer(answer)) => fds[0].0 = answer.fd(),

@@ -343,6 +343,11 @@ impl<E: Endpoint> Stream<E> {
         state & state::READABLE == 0
     }
 
+    /// Whether the connection has ended, one way or the other: nothing comes any more.
+    pub fn is_over(&self) -> bool {
+        !self.is(state::CONNECTED)
+    }
+
     /// Prepares a wait: true if there is something to be had, or else [`Self::poll_leave`] must
     /// follow the wait. `ready` is asked when completions have been processed.
     pub fn enter(&self, mut ready: impl FnMut() -> bool) -> bool {
@@ -393,8 +398,9 @@ impl<E: Endpoint> Stream<E> {
         if self.peer_has_ended() {
             revents |= events & libc::POLLRDHUP;
         }
-        if self.has_data() {
-            // What was sent before the end is to be read first: many programs stop at POLLHUP.
+        if self.has_data() && events & (libc::POLLIN | libc::POLLRDNORM) != 0 {
+            // What was sent before the end is to be read first: many programs stop at POLLHUP. Who
+            // does not ask for it is told the end, or would be woken by that again and again.
             return revents;
         }
         if state & state::DISCONNECTED != 0 {

@@ -186,6 +186,65 @@ fn a_connection_that_was_refused_can_be_tried_again() {
     drop(accepting.join().unwrap());
 }
 
+/// As the attempt above, where the first listener is of another kind and has the TCP connection.
+#[test]
+fn a_connection_to_a_listener_of_another_kind_can_be_tried_elsewhere() {
+    let plain = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let fd = socket::open(libc::AF_INET, libc::SOCK_STREAM, 0).unwrap();
+    let attempt = |to: SocketAddr| {
+        // SAFETY: an address and its length.
+        addr::with(&to, |at, len| unsafe { socket::connect(fd, at, len) })
+    };
+    let to_plain = plain.local_addr().unwrap();
+    let answers = std::thread::spawn(move || {
+        let mut peer = plain.accept().unwrap().0;
+        peer.write_all(b"220 mail.example ready").unwrap();
+        // The end of the connection, which the socket leaves when it is tried elsewhere.
+        let mut rest = Vec::new();
+        let _ = peer.read_to_end(&mut rest);
+    });
+    assert_eq!(attempt(to_plain).unwrap_err().kind(), std::io::ErrorKind::ConnectionRefused);
+    let listener = RsocketListener::bind("127.0.0.1:0").unwrap();
+    let to = listener.local_addr().unwrap();
+    let accepting = std::thread::spawn(move || listener.accept().unwrap());
+    attempt(to).unwrap();
+    answers.join().unwrap();
+    socket::close(fd).unwrap();
+    drop(accepting.join().unwrap());
+}
+
+#[test]
+fn an_accept_ends_when_the_listener_is_shut_down() {
+    let listener = RsocketListener::bind("127.0.0.1:0").unwrap();
+    socket::shutdown(listener.as_raw_fd(), libc::SHUT_RDWR).unwrap();
+    let refused = listener.accept().unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::EINVAL));
+}
+
+/// Waiting for an answer that never becomes whole takes no processor.
+#[test]
+fn half_an_answer_is_waited_for_asleep() {
+    let plain = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let to = plain.local_addr().unwrap();
+    let answers = std::thread::spawn(move || {
+        let mut peer = plain.accept().unwrap().0;
+        peer.write_all(b"RS").unwrap();
+        std::thread::sleep(Duration::from_millis(500));
+    });
+    let before = thread_time();
+    let refused = RsocketStream::connect(to).err().map(|e| e.kind());
+    assert_eq!(refused, Some(std::io::ErrorKind::ConnectionRefused));
+    let took = thread_time() - before;
+    assert!(took < Duration::from_millis(250), "{took:?} of a processor");
+    answers.join().unwrap();
+}
+
+/// For how long the calling thread has had a processor.
+fn thread_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::try_from(time).unwrap()
+}
+
 #[test]
 fn the_other_names_of_events_are_told() {
     let (mut client, mut server) = connected();

@@ -35,6 +35,11 @@ impl Any {
         }
     }
 
+    /// Whether buffers that it has opened to the peer are this process's.
+    pub fn was_met_here(&self) -> bool {
+        matches!(self, Self::Shared(end) if end.was_met_here())
+    }
+
     /// Where its doorbells are counted.
     pub fn note(&self, row: &'static Row) {
         if let Self::Shared(end) = self {

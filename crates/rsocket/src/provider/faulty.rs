@@ -3,6 +3,8 @@
 #![allow(unsafe_code)]
 
 use super::{Completion, Endpoint, Lane, PostError, Region, Remote};
+use crate::wire::Message;
+use core::sync::atomic::{AtomicBool, Ordering};
 use rustix::fd::RawFd;
 use shm::Errno;
 use std::collections::VecDeque;
@@ -45,6 +47,8 @@ struct State {
 pub struct Faulty<E> {
     /// The provider that carries the requests out.
     pub inner: E,
+    /// The peer is always there first with another message.
+    pub talks_on: AtomicBool,
     faults: Faults,
     state: Mutex<State>,
 }
@@ -52,7 +56,13 @@ pub struct Faulty<E> {
 impl<E: Endpoint> Faulty<E> {
     /// The same `seed` with the same calls makes the same faults.
     pub fn new(inner: E, faults: Faults, seed: u64) -> Self {
-        Self { inner, faults, state: Mutex::new(State { random: seed | 1, ..State::default() }) }
+        let talks_on = AtomicBool::new(false);
+        Self {
+            inner,
+            talks_on,
+            faults,
+            state: Mutex::new(State { random: seed | 1, ..State::default() }),
+        }
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
@@ -148,6 +158,10 @@ impl<E: Endpoint> Endpoint for Faulty<E> {
     }
 
     fn poll_cq(&self, out: &mut [Completion]) -> usize {
+        if self.talks_on.load(Ordering::Relaxed) {
+            out.fill(Completion::Recv(Message::KeepAlive.encode()));
+            return out.len();
+        }
         let mut state = self.state();
         self.carry_out(&mut state);
         let mut n = 0;

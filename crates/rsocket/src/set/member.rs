@@ -74,12 +74,15 @@ impl Member {
         Ok(true)
     }
 
-    /// It has become an rsocket.
-    pub fn take_over(&mut self, set: &Set, fd: RawFd, socket: &'static Socket) {
-        if !self.is_rsocket() {
-            let _ = control(&set.inner, libc::EPOLL_CTL_DEL, fd, 0, 0);
-            *self = Self::new(Some(socket), self.events, self.data);
+    /// It has become an rsocket. False if it is no member: the kernel has forgotten the descriptor that
+    /// was, because it was closed, and another one has its number.
+    pub fn take_over(&mut self, set: &Set, fd: RawFd, socket: &'static Socket) -> bool {
+        if self.is_rsocket() {
+            return true;
         }
+        let was_there = control(&set.inner, libc::EPOLL_CTL_DEL, fd, 0, 0).is_ok();
+        *self = Self::new(Some(socket), self.events, self.data);
+        was_there
     }
 
     /// Tells the kernel what is asked of a descriptor that it watches.
@@ -92,10 +95,8 @@ impl Member {
         self.unwatch(set, fd);
         match self.kind {
             Kind::Kernel => control(&set.inner, libc::EPOLL_CTL_DEL, fd, 0, 0),
-            Kind::Rsocket { socket, heard, .. } => {
-                if heard && let Some(stream) = socket.streaming() {
-                    let _ = control(&set.outer, libc::EPOLL_CTL_DEL, stream.event_fd(), 0, 0);
-                }
+            Kind::Rsocket { .. } => {
+                self.unlisten(set);
                 Ok(())
             }
         }
@@ -120,6 +121,29 @@ impl Member {
             control(&set.outer, libc::EPOLL_CTL_ADD, event, asked, fd as u64)?;
         }
         Ok(())
+    }
+
+    /// Takes the event of its stream out of the outer set again. One that has ended has its event for
+    /// ever: with nothing to tell of it who sleeps would be woken at once, again and again.
+    fn unlisten(&mut self, set: &Set) {
+        if let Kind::Rsocket { socket, heard, .. } = &mut self.kind
+            && core::mem::take(heard)
+            && let Some(stream) = socket.streaming()
+        {
+            let _ = control(&set.outer, libc::EPOLL_CTL_DEL, stream.event_fd(), 0, 0);
+        }
+    }
+
+    /// Whether nothing more can come to be told: it was told as often as asked, or what its stream's end
+    /// left to tell was told.
+    pub fn is_done(&mut self, set: &Set) -> bool {
+        let Kind::Rsocket { socket, .. } = self.kind else { return false };
+        let is_done = self.rests
+            || socket.streaming().is_some_and(|s| s.is_over() && self.would_show(s) == 0);
+        if is_done {
+            self.unlisten(set);
+        }
+        is_done
     }
 
     /// What it has to tell now; that is then told.

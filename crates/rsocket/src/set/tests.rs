@@ -411,6 +411,40 @@ fn closed_under_sleepers<K: Rsockets>() {
     });
 }
 
+/// What has ended, and was told, is there for as long as it is not closed, and wakes nobody again.
+#[test]
+fn who_waits_beside_a_member_that_has_ended_sleeps() {
+    ended_beside::<Ours>();
+    ended_beside::<Verbs>();
+}
+
+fn ended_beside<K: Rsockets>() {
+    for how in [EDGE, ONCE] {
+        let (end, other) = pair::<K>();
+        let set = K::create();
+        K::control(set, libc::EPOLL_CTL_ADD, end.as_raw_fd(), IN | how).unwrap();
+        drop(other);
+        let mut seen = 0;
+        while seen & IN == 0 {
+            seen |= K::wait(set, 1, Duration::from_secs(20))[0].1;
+        }
+        // What comes of the end in a second piece is told, too.
+        while !K::wait(set, 1, SOON).is_empty() {}
+        let time = || {
+            let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+            Duration::try_from(time).unwrap()
+        };
+        let before = time();
+        assert_eq!(K::wait(set, 1, Duration::from_millis(500)), []);
+        let took = time() - before;
+        assert!(took < Duration::from_millis(250), "{took:?} of a processor, {how:#x}");
+        // Asked anew it is told anew.
+        K::control(set, libc::EPOLL_CTL_MOD, end.as_raw_fd(), IN).unwrap();
+        assert_ne!(K::wait(set, 1, Duration::from_secs(20)), []);
+        K::close(set);
+    }
+}
+
 #[test]
 fn a_short_array_gets_round_to_all() {
     gets_round::<Ours>();

@@ -145,7 +145,7 @@ impl QueuePair {
         if len == 0 || ptr.is_null() || (ptr as usize).checked_add(len).is_none() {
             return Err(Errno::INVAL);
         }
-        if self.met_pid != pid() {
+        if !self.was_met_here() {
             // The peer would ask the kernel for our parent's memory.
             return Err(Errno::OPNOTSUPP);
         }
@@ -215,10 +215,21 @@ impl QueuePair {
     fn await_writer(&self) {
         let start = Instant::now();
         let writing = Self::word(self.own, super::WRITING);
-        // A peer that stands still, or lies, must not keep us for ever.
-        while writing.load(Ordering::SeqCst) != 0 && start.elapsed() < LINGER && !self.is_ended() {
+        // A peer that stands still, or lies, must not keep us for ever, nor for each of many buffers.
+        while writing.load(Ordering::SeqCst) != 0
+            && !self.is_ended()
+            && !self.writes_for_ever.load(Ordering::Relaxed)
+        {
+            if start.elapsed() >= LINGER {
+                self.writes_for_ever.store(true, Ordering::Relaxed);
+            }
             std::thread::yield_now();
         }
+    }
+
+    /// In the process that has made the connection, and not in a child that got it by fork.
+    pub fn was_met_here(&self) -> bool {
+        self.met_pid == pid()
     }
 }
 

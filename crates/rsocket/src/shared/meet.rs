@@ -74,7 +74,8 @@ pub struct Request {
     config: Config,
     listener: RawFd,
     secret: Secret,
-    /// The acceptor's, once it has answered.
+    /// What has come of the acceptor's answer, and its secret once that is all.
+    status: ([u8; STATUS], usize),
     answer: Option<Secret>,
     /// Who has connected and not introduced itself yet, and since when.
     candidates: [(RawFd, Option<Instant>); CANDIDATES],
@@ -162,6 +163,7 @@ impl Request {
             config,
             listener: park(listener),
             secret,
+            status: ([0; STATUS], 0),
             answer: None,
             candidates: [(-1, None); CANDIDATES],
             pid: pid(),
@@ -196,10 +198,10 @@ impl Request {
     /// Goes on as far as it can without waiting; None if that is not to the end.
     pub fn advance(&mut self, tcp: BorrowedFd<'_>) -> Result<Option<Met>, Errno> {
         if self.answer.is_none() {
-            self.answer = receive_status(tcp)?;
+            self.answer = self.receive_status(tcp)?;
         }
         // Before the look at who has come: an acceptor that has gone may have been here.
-        let is_over = self.answer.is_some() && is_closed(tcp);
+        let is_over = self.answer.is_some() && has_hung_up(tcp);
         while let Some(place) = self.room() {
             match rustix::net::accept_with(borrow(self.listener), SocketFlags::CLOEXEC) {
                 Ok(unix) => self.candidates[place] = (park(unix), Some(Instant::now())),
@@ -225,6 +227,38 @@ impl Request {
             }
         }
         if is_over { Err(Errno::CONNREFUSED) } else { Ok(None) }
+    }
+
+    /// The acceptor's secret, once it is there. What has come is taken off the connection: one that an
+    /// answer stays on that never becomes whole would be readable, and a wait on it no wait.
+    fn receive_status(&mut self, tcp: BorrowedFd<'_>) -> Result<Option<Secret>, Errno> {
+        let (bytes, have) = &mut self.status;
+        match rustix::net::recv(tcp, &mut bytes[*have..], RecvFlags::DONTWAIT) {
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
+            // A listener of another kind, or an application that closed without accepting.
+            Ok((_, 0)) | Err(Errno::CONNRESET) => return Err(Errno::CONNREFUSED),
+            other => *have += other?.1,
+        }
+        let said = (*have).min(MAGIC.len());
+        if bytes[..said] != MAGIC[..said] {
+            return Err(Errno::CONNREFUSED);
+        }
+        if *have < STATUS {
+            return Ok(None);
+        }
+        let mut rest = Reader(&bytes[MAGIC.len()..]);
+        match u32::from_be_bytes(rest.take()) {
+            status::OK => Ok(Some(rest.take())),
+            status::VERSION => Err(Errno::OPNOTSUPP),
+            status::ELSEWHERE => Err(Errno::HOSTUNREACH),
+            _ => Err(Errno::CONNREFUSED),
+        }
+    }
+
+    /// What to wait for on the TCP connection: the answer, then only its end. A byte behind the answer
+    /// is nobody's, and would keep it readable.
+    pub fn events(&self) -> i16 {
+        if self.answer.is_none() { libc::POLLIN } else { libc::POLLRDHUP }
     }
 
     fn finish(&mut self, at: usize, theirs: &Introduction, answer: &Secret) -> Result<Met, Errno> {
@@ -519,31 +553,4 @@ fn send_status(tcp: BorrowedFd<'_>, code: u32, secret: &Secret) -> Result<(), Er
 fn has_hung_up(unix: BorrowedFd<'_>) -> bool {
     let mut fds = [PollFd::new(&unix, PollFlags::RDHUP)];
     rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) == Ok(1)
-}
-
-/// Whether the other end of the connection has closed it.
-fn is_closed(tcp: BorrowedFd<'_>) -> bool {
-    let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
-    matches!(rustix::net::recv(tcp, &mut [0; 1][..], flags), Ok((_, 0)) | Err(Errno::CONNRESET))
-}
-
-/// The acceptor's secret, once it is there.
-fn receive_status(tcp: BorrowedFd<'_>) -> Result<Option<Secret>, Errno> {
-    let mut bytes = [0; STATUS];
-    match rustix::net::recv(tcp, &mut bytes[..], RecvFlags::DONTWAIT | RecvFlags::PEEK) {
-        Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
-        // A listener of another kind, or an application that closed without accepting.
-        Ok((_, 0)) | Err(Errno::CONNRESET) => return Err(Errno::CONNREFUSED),
-        Ok((_, n)) if !MAGIC.starts_with(&bytes[..n.min(8)]) => return Err(Errno::CONNREFUSED),
-        Ok((_, n)) if n < STATUS => return Ok(None),
-        other => other?,
-    };
-    let _ = rustix::net::recv(tcp, &mut bytes[..], RecvFlags::DONTWAIT);
-    let mut rest = Reader(&bytes[8..]);
-    match u32::from_be_bytes(rest.take()) {
-        status::OK => Ok(Some(rest.take())),
-        status::VERSION => Err(Errno::OPNOTSUPP),
-        status::ELSEWHERE => Err(Errno::HOSTUNREACH),
-        _ => Err(Errno::CONNREFUSED),
-    }
 }

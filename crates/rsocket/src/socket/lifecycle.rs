@@ -76,7 +76,7 @@ pub(super) fn adopt(fd: RawFd, domain: i32, phase: Phase) -> Result<&'static Soc
     // SAFETY: new, and nobody else's.
     let guard = unsafe { OwnedFd::from_raw_fd(fd) };
     let socket = Socket::create(fd, domain, phase)?;
-    table::insert(fd, socket)?;
+    table::insert(fd, socket).inspect_err(|_| table::release(socket))?;
     let _ = guard.into_raw_fd();
     Ok(socket)
 }
@@ -84,13 +84,20 @@ pub(super) fn adopt(fd: RawFd, domain: i32, phase: Phase) -> Result<&'static Soc
 /// Makes a TCP socket of the application's an rsocket that is not connected. It stays what it was if
 /// that fails.
 pub fn take_over(fd: RawFd, domain: i32) -> Result<&'static Socket, Errno> {
-    let socket = Socket::create(fd, domain, Phase::Idle)?;
     // SAFETY: no pointers.
     let flags = check(unsafe { kernel::fcntl(fd, libc::F_GETFL, 0) })?;
+    let socket = Socket::create(fd, domain, Phase::Idle)?;
     socket.status_flags.store(flags & !libc::O_ACCMODE | libc::O_RDWR, Ordering::Relaxed);
-    table::insert(fd, socket)?;
+    table::insert(fd, socket).inspect_err(|_| table::release(socket))?;
     socket.show(census::enter(Some(socket.kernel())));
     Ok(socket)
+}
+
+/// Ends the TCP connection of a socket, which keeps its number, options and address.
+pub(super) fn dissolve(fd: RawFd) {
+    let none = libc::sockaddr { sa_family: libc::AF_UNSPEC as u16, sa_data: [0; 14] };
+    // SAFETY: an address of our own. What is not connected has nothing to end.
+    unsafe { kernel::connect(fd, &raw const none, size_of_val(&none) as u32) };
 }
 
 /// # Safety
@@ -218,15 +225,19 @@ fn take_in(listener: &Socket, fd: RawFd) -> Result<RawFd, Errno> {
     // it.
     let _ = rustix::io::fcntl_setfd(&guard, rustix::io::FdFlags::empty());
     socket.inherit(listener);
+    // Its memory is given back: whoever connects and is refused, as often as it likes, would else
+    // take a mapping of this process each time, until there are no more.
+    take_in_as(socket, fd).inspect_err(|_| table::release(socket))?;
+    socket.show(census::enter(Some(guard.as_fd())));
+    Ok(guard.into_raw_fd())
+}
+
+/// Answers the peer, and makes the socket known by its number.
+fn take_in_as(socket: &'static Socket, fd: RawFd) -> Result<(), Errno> {
     let answer = Answer::send(socket.kernel(), socket.config())?;
     // SAFETY: nobody else knows the socket yet.
     unsafe { *socket.meeting.get() = Meeting::Answer(answer) };
-    if let Err(e) = table::insert(fd, socket) {
-        socket.give_up(e);
-        return Err(e);
-    }
-    socket.show(census::enter(Some(guard.as_fd())));
-    Ok(guard.into_raw_fd())
+    table::insert(fd, socket).inspect_err(|e| socket.give_up(*e))
 }
 
 /// # Safety
@@ -297,8 +308,12 @@ pub fn shutdown(fd: RawFd, how: i32) -> Result<(), Errno> {
     }
     match socket.phase() {
         Phase::Streaming => socket.streaming().map_or(Ok(()), |stream| stream.shutdown(how)),
+        // Of a listener, too: who waits in an accept gets EINVAL, as from TCP.
+        Phase::Listening if socket.is_verbs() => Err(Errno::NOTCONN),
         // SAFETY: no pointers.
-        Phase::Datagram => check(unsafe { kernel::shutdown(fd, how as i32) }).map(drop),
+        Phase::Datagram | Phase::Listening => {
+            check(unsafe { kernel::shutdown(fd, how as i32) }).map(drop)
+        }
         _ => Err(Errno::NOTCONN),
     }
 }
@@ -307,15 +322,20 @@ pub fn shutdown(fd: RawFd, how: i32) -> Result<(), Errno> {
 /// arrives.
 pub fn close(fd: RawFd) -> Result<(), Errno> {
     let socket = table::remove(fd).ok_or(Errno::BADF)?;
-    let last = socket.holders.fetch_sub(1, Ordering::AcqRel) == 1;
+    let last = socket.is_last();
     if last && socket.phase() == Phase::Accepting {
         let _ = socket.advance(false);
     }
     if let Some(stream) = socket.streaming() {
+        // In front of the end, behind which nobody waits for a peer that is writing; and also where a
+        // child goes on with the connection: a buffer is the memory of the process that has mapped it,
+        // which will use it for other things.
+        if last || stream.endpoint.was_met_here() {
+            stream.unmap_all();
+        }
         if last {
             let _ = stream.shutdown(How::Both);
             stream.quiesce();
-            stream.unmap_all();
         }
         stream.endpoint.close(last);
     } else if let Ok(_held) = socket.setup.lock() {

@@ -11,6 +11,9 @@ use std::time::{Duration, Instant};
 
 /// Completions per look.
 const BATCH: usize = 32;
+/// Messages of one look: more than both queues can have. A peer that writes on while it is heard
+/// would else keep a call from its end, for as long as it likes.
+const MOST: usize = 1 << 17;
 /// Looks in vain until the kernel is asked whether the peer still lives.
 const PROBE: u32 = 4096;
 /// Entries of the target SGL that wait to be filled; an honest peer has granted two halves at most.
@@ -114,7 +117,7 @@ impl<E: Endpoint> Stream<E> {
         let gone = self.endpoint.is_gone();
         // SAFETY: the caller holds the lock of the completion queue; so in every function here.
         let inner = unsafe { self.cq.inner.get() };
-        let mut found = 0;
+        let (mut found, mut heard) = (0, 0);
         let before = inner.received;
         let mut idle = self.cq.idle.load(Ordering::Relaxed);
         loop {
@@ -123,6 +126,7 @@ impl<E: Endpoint> Stream<E> {
                 break;
             }
             idle = 0;
+            heard += n;
             let mut receives = 0;
             for i in 0..n {
                 match inner.batch[i] {
@@ -140,7 +144,7 @@ impl<E: Endpoint> Stream<E> {
                 self.endpoint.post_recv(receives);
                 found += receives;
             }
-            if n < BATCH {
+            if n < BATCH || heard >= MOST {
                 break;
             }
         }

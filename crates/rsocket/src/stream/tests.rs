@@ -446,3 +446,16 @@ fn a_receive_with_room_left_has_looked_for_more() {
     assert_eq!(recv(&ends[1], 9, NOW), Err(Errno::AGAIN));
     close(&ends);
 }
+
+/// No call takes longer than the messages of both queues.
+#[test]
+fn a_peer_that_talks_on_keeps_nobody_in_a_call() {
+    let configs = [config(16, 4096); 2];
+    let faults = Faults { inline: 16, full: 0, burst: 3, fail: 0 };
+    let ends = streams(configs, |end| Faulty::new(end, faults, 1));
+    ends[0].endpoint.talks_on.store(true, Ordering::Relaxed);
+    assert_eq!(ends[0].poll(libc::POLLIN), 0);
+    assert_eq!(recv(&ends[0], 1, NOW), Err(Errno::AGAIN));
+    ends[0].shutdown(How::Both).unwrap();
+    close(&ends);
+}
