@@ -1,13 +1,16 @@
 /*
  * raw_life   threads, vfork, fork and siglongjmp out of handlers, one after the other: says "done" if each child ended well and
- *            a thousand threads left no memory behind
+ *            threads, a thousand and some that were jumped out of a call, left no memory behind
  */
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -64,14 +67,73 @@ static void expect_followed(void)
     exit(9);
 }
 
+/* A connection on which nothing comes. */
+static int silent(void)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t len = sizeof at;
+    int listener = socket(AF_INET, SOCK_STREAM, 0), fd = socket(AF_INET, SOCK_STREAM, 0);
+    if (bind(listener, (struct sockaddr *)&at, len) || listen(listener, 1) || getsockname(listener, (struct sockaddr *)&at, &len) ||
+        connect(fd, (struct sockaddr *)&at, len))
+        exit(10);
+    return fd;
+}
+
+static volatile int fd_silent, is_in_call, is_out;
+
+static void jump(int signal)
+{
+    (void)signal;
+    if (is_in_call) {
+        is_in_call = 0;
+        siglongjmp(out, 1);
+    }
+}
+
+static void *jumper(void *arg)
+{
+    char c;
+    if (!sigsetjmp(out, 1)) {
+        is_in_call = 1;
+        for (;;)
+            if (read(fd_silent, &c, 1) >= 0)
+                exit(11);
+    }
+    is_out = 1;
+    return arg;
+}
+
+/* Threads that end after a handler has jumped out of a call that is answered. */
+static void jumpers(int n)
+{
+    pthread_t t;
+    while (n--) {
+        is_in_call = is_out = 0;
+        if (pthread_create(&t, NULL, jumper, NULL))
+            exit(12);
+        while (!is_out) {
+            pthread_kill(t, SIGUSR1);
+            usleep(200);
+        }
+        pthread_join(t, NULL);
+    }
+}
+
 int main(void)
 {
     expect_followed();
+    fd_silent = silent();
+    signal(SIGUSR1, jump);
     threads(50);
     long before = pages();
     threads(1000);
     if (pages() > before + 256)
         exit(5);
+    jumpers(5);
+    before = pages();
+    jumpers(40);
+    if (pages() > before + 256)
+        exit(13);
     for (int i = 0; i < 20; i++) {
         pid_t child = vfork();
         if (!child) {

@@ -157,6 +157,13 @@ impl Block {
             .for_each(|word| word.store(0, Relaxed));
     }
 
+    /// Those below the stack that a thread's last call has arrived on are left for good: by handlers
+    /// that have jumped out of calls. The block would else serve no other thread.
+    pub fn leave_others(&self, call: &Call) {
+        let own = core::ptr::from_ref(call).addr() + FRAME;
+        self.tops().filter(|top| *top != own).for_each(|top| taken(top).store(0, Relaxed));
+    }
+
     /// The stack that a call has arrived on counts as left, or no longer.
     pub fn leave(&self, call: &Call, is_left: bool) {
         let top = core::ptr::from_ref(call).addr() + FRAME;

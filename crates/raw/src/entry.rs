@@ -271,7 +271,10 @@ pub extern "C" fn answer(call: &mut Call) {
         }
         // The block serves another thread when this one has left its stack.
         // SYNC: block. Here, and in the release by which the stack is left.
-        libc::SYS_exit => block.is_free.store(1, Release),
+        libc::SYS_exit => {
+            block.leave_others(call);
+            block.is_free.store(1, Release);
+        }
         libc::SYS_exit_group => fork::exit(call.given[0] as c_int),
         libc::SYS_rt_sigaction => {
             let result = arch::action(call);

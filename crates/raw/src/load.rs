@@ -134,7 +134,8 @@ impl Image {
 
     fn segment(&mut self, fd: i32, segment: &Elf64_Phdr) -> Option<()> {
         let bit = |from: u32, to: i32| if segment.p_flags & from != 0 { to } else { 0 };
-        let access = bit(libc::PF_R, libc::PROT_READ)
+        // Code is to be read here, also what is only to be executed.
+        let access = bit(libc::PF_R | libc::PF_X, libc::PROT_READ)
             | bit(libc::PF_W, libc::PROT_WRITE)
             | bit(libc::PF_X, libc::PROT_EXEC);
         let at = self.moved.wrapping_add(segment.p_vaddr as usize);

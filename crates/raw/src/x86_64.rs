@@ -102,6 +102,14 @@ impl Block {
         self.next.set(self.first_stack());
     }
 
+    /// Those below the stack that a thread's last call has arrived on are left for good: by handlers
+    /// that have jumped out of calls. The block would else serve no other thread. What that call itself
+    /// gives back is the last one then; no handler comes before it has, as threads end with signals
+    /// blocked.
+    pub fn leave_others(&self, _call: &Call) {
+        self.next.set(self.first_stack() + STACK);
+    }
+
     /// The stack that a call has arrived on counts as left, or no longer.
     pub fn leave(&self, _call: &Call, is_left: bool) {
         let next = self.next.get();

@@ -75,6 +75,8 @@ struct Options {
     socket: AtomicU64,
     tcp: AtomicU64,
     keepalive_time: AtomicU32,
+    /// How long a receive and a send may wait, in microseconds; 0: for ever.
+    limits: [AtomicU64; 2],
 }
 
 /// How far a connection has come that is being made.
@@ -143,6 +145,7 @@ impl Socket {
             socket: AtomicU64::new(0),
             tcp: AtomicU64::new(0),
             keepalive_time: AtomicU32::new(7200),
+            limits: Default::default(),
         };
         let socket = Self {
             fd: AtomicI32::new(fd),

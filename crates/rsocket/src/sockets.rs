@@ -31,7 +31,9 @@ pub fn is_own_process() -> bool {
 
 /// Options that an rsocket has of its own; for others its TCP socket is asked.
 pub fn is_its_option(level: i32, name: i32) -> bool {
-    level == libc::SOL_SOCKET && matches!(name, libc::SO_ERROR | libc::SO_RCVBUF | libc::SO_SNDBUF)
+    const NAMES: [i32; 5] =
+        [libc::SO_ERROR, libc::SO_RCVBUF, libc::SO_SNDBUF, libc::SO_RCVTIMEO, libc::SO_SNDTIMEO];
+    level == libc::SOL_SOCKET && NAMES.contains(&name)
 }
 
 fn option(fd: RawFd, name: i32) -> Option<i32> {

@@ -275,17 +275,19 @@ fn stubs_lead_to_the_entry_and_back() {
     assert_eq!(target(place(2), words[2]), area + 16);
     assert_eq!((target(place(5), words[5]), target(place(6), words[6])), (plain, enter));
     assert_eq!(target(place(8), words[8]), base + window.end as u64);
-    // One that stays: what precedes it, the table, adrp and add x16, b, b.
+    // One that stays: what precedes it, the table, adr x16, b; b to it, b back.
     let (words, plain, window) = made(&[0xf940_1fe5, SVC, AS_IN_GO, RET]);
-    assert_eq!((words.len(), words[0], plain), (10, 0xf940_1fe5, base + 4));
-    assert_eq!((target(place(2), words[2]), target(place(5), words[5])), (place(9), place(9)));
-    assert_eq!((target(place(8), words[8]), target(place(9), words[9])), (enter, plain));
-    assert_eq!(words[7], 0x9100_0210 | 4 << 10);
+    assert_eq!((words.len(), words[0], plain), (10, 0xf940_1fe5, place(8)));
+    assert_eq!((target(place(2), words[2]), target(place(5), words[5])), (plain, plain));
+    assert_eq!((target(place(6), words[6]), words[6] & 31), (plain, 16));
+    assert_eq!((target(place(7), words[7]), target(place(8), words[8])), (enter, base + 4));
+    assert_eq!(target(place(9), words[9]), base + window.end as u64);
     assert_eq!(window.replaced(), 0..4);
     // The same by a known number.
-    let (words, plain, _) = made(&OF_C);
-    assert_eq!((words.len(), words[0], plain), (5, READ, base + 8));
-    assert_eq!((target(place(3), words[3]), target(place(4), words[4])), (enter, plain));
+    let (words, plain, window) = made(&OF_C);
+    assert_eq!((words.len(), words[0], plain), (5, READ, place(3)));
+    assert_eq!((target(place(2), words[2]), target(place(3), words[3])), (enter, base + 8));
+    assert_eq!(target(place(4), words[4]), base + window.end as u64);
     // The thread pointer: mrs x1; ldr x1, [x1, #POINTER]; b.
     let (words, _, _) = made(&[0xd53b_d041, RET]);
     assert_eq!(words[..2], [0xd53b_d041, 0xf940_0021 | (POINTER as u32 / 8) << 10]);

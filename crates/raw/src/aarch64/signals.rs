@@ -43,7 +43,11 @@ pub fn action(call: &Call) -> isize {
     };
     let ours = arch::handler();
     let mut given = call.given;
-    let changed = wanted.filter(|wanted| !matches!(wanted.handler, libc::SIG_DFL | libc::SIG_IGN));
+    // Ours is what a vfork child was told, whose parent may have it from there: the program's stays, or it
+    // would lead to itself for ever.
+    let changed = wanted.filter(|wanted| {
+        !matches!(wanted.handler, libc::SIG_DFL | libc::SIG_IGN) && wanted.handler != ours
+    });
     let own = changed.map(|action| Action { handler: ours, ..action });
     if let Some(own) = &own {
         given[1] = core::ptr::from_ref(own).addr();

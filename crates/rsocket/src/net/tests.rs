@@ -221,6 +221,41 @@ fn an_accept_ends_when_the_listener_is_shut_down() {
     assert_eq!(refused.raw_os_error(), Some(libc::EINVAL));
 }
 
+/// As of TCP: EAGAIN behind the time, or what was done by then.
+#[test]
+fn calls_wait_as_long_as_they_are_told() {
+    let (client, mut server) = connected();
+    let limit = libc::timeval { tv_sec: 0, tv_usec: 50_000 };
+    let bytes: Vec<u8> =
+        [limit.tv_sec, limit.tv_usec].iter().flat_map(|n| n.to_ne_bytes()).collect();
+    let socket = table::get(client.as_raw_fd()).unwrap();
+    for name in [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO] {
+        socket.set_option(libc::SOL_SOCKET, name, &bytes).unwrap();
+        let mut out = [0; 16];
+        assert_eq!(socket.get_option(libc::SOL_SOCKET, name, &mut out), Ok(16));
+        assert_eq!(out[..8], bytes[..8]);
+    }
+    let again = std::io::ErrorKind::WouldBlock;
+    let mut buffer = [0; 8];
+    assert_eq!((&client).read(&mut buffer).unwrap_err().kind(), again);
+    server.write_all(b"abc").unwrap();
+    assert_eq!((&client).read(&mut buffer).unwrap(), 3);
+    server.write_all(b"de").unwrap();
+    let bufs = [(buffer.as_mut_ptr(), 1), (buffer.as_mut_ptr().wrapping_add(1), 7)];
+    // SAFETY: within the buffer.
+    let got = unsafe { socket::recv(client.as_raw_fd(), &bufs, libc::MSG_WAITALL) };
+    assert_eq!((got, &buffer[..2]), (Ok(2), &b"de"[..]));
+    // Nobody reads: what fits is sent, and then nothing.
+    let much = vec![7; 64 << 20];
+    let sent = (&client).write(&much).unwrap();
+    assert!(sent > 0 && sent < much.len(), "{sent}");
+    assert_eq!((&client).write(&much).unwrap_err().kind(), again);
+    drop(client);
+    let mut all = Vec::new();
+    server.read_to_end(&mut all).unwrap();
+    assert_eq!(all.len(), sent);
+}
+
 /// Waiting for an answer that never becomes whole takes no processor.
 #[test]
 fn half_an_answer_is_waited_for_asleep() {

@@ -88,6 +88,7 @@ pub fn take_over(fd: RawFd, domain: i32) -> Result<&'static Socket, Errno> {
     let flags = check(unsafe { kernel::fcntl(fd, libc::F_GETFL, 0) })?;
     let socket = Socket::create(fd, domain, Phase::Idle)?;
     socket.status_flags.store(flags & !libc::O_ACCMODE | libc::O_RDWR, Ordering::Relaxed);
+    socket.note_limits();
     table::insert(fd, socket).inspect_err(|_| table::release(socket))?;
     socket.show(census::enter(Some(socket.kernel())));
     Ok(socket)
@@ -310,8 +311,8 @@ pub fn shutdown(fd: RawFd, how: i32) -> Result<(), Errno> {
         Phase::Streaming => socket.streaming().map_or(Ok(()), |stream| stream.shutdown(how)),
         // Of a listener, too: who waits in an accept gets EINVAL, as from TCP.
         Phase::Listening if socket.is_verbs() => Err(Errno::NOTCONN),
-        // SAFETY: no pointers.
         Phase::Datagram | Phase::Listening => {
+            // SAFETY: no pointers.
             check(unsafe { kernel::shutdown(fd, how as i32) }).map(drop)
         }
         _ => Err(Errno::NOTCONN),
@@ -381,6 +382,9 @@ impl Socket {
             (&to.inline, &from.inline),
             (&to.iomaps, &from.iomaps),
         ] {
+            to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        for (to, from) in to.limits.iter().zip(&from.limits) {
             to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
         }
     }

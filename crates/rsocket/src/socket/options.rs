@@ -62,6 +62,12 @@ impl Socket {
             (libc::SOL_SOCKET, libc::SO_REUSEADDR) | (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => {
                 self.set_kernel_option(level, name, value)
             }
+            // The kernel's socket has them for accept and connect.
+            (libc::SOL_SOCKET, libc::SO_RCVTIMEO | libc::SO_SNDTIMEO) if !self.is_verbs() => {
+                self.set_kernel_option(level, name, value)?;
+                self.note_limits();
+                Ok(())
+            }
             (libc::SOL_SOCKET, libc::SO_RCVBUF) => self.set_size(&o.rbuf, buffer(int(value)?)),
             (libc::SOL_SOCKET, libc::SO_SNDBUF) => self.set_size(&o.sbuf, buffer(int(value)?)),
             // Data that was sent is with the peer already, so there is nothing to linger for.
@@ -143,6 +149,9 @@ impl Socket {
             (libc::SOL_SOCKET, libc::SO_REUSEADDR) | (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => {
                 return self.get_kernel_option(level, name, out);
             }
+            (libc::SOL_SOCKET, libc::SO_RCVTIMEO | libc::SO_SNDTIMEO) if !self.is_verbs() => {
+                return self.get_kernel_option(level, name, out);
+            }
             (libc::SOL_SOCKET, libc::SO_KEEPALIVE | libc::SO_OOBINLINE) => bit(&o.socket, name),
             (libc::SOL_SOCKET, libc::SO_RCVBUF) => self.config().rbuf as i32,
             (libc::SOL_SOCKET, libc::SO_SNDBUF) => read(&o.sbuf),
@@ -174,6 +183,19 @@ impl Socket {
         };
         out.get_mut(..4).ok_or(Errno::INVAL)?.copy_from_slice(&value.to_ne_bytes());
         Ok(4)
+    }
+
+    /// Takes over what the kernel's socket says of how long calls may wait.
+    pub(super) fn note_limits(&self) {
+        for (limit, name) in self.options.limits.iter().zip([libc::SO_RCVTIMEO, libc::SO_SNDTIMEO])
+        {
+            let mut out = [0; size_of::<libc::timeval>()];
+            let Ok(16) = self.get_kernel_option(libc::SOL_SOCKET, name, &mut out) else { continue };
+            let [seconds, micros] = [0, 8]
+                .map(|at| out[at..].first_chunk().map_or(0, |bytes| i64::from_ne_bytes(*bytes)));
+            let time = seconds.saturating_mul(1_000_000).saturating_add(micros);
+            limit.store(time.cast_unsigned(), Ordering::Relaxed);
+        }
     }
 
     fn take_error(&self) -> i32 {

@@ -3,9 +3,11 @@
 
 use super::{Phase, Socket, datagram};
 use crate::stream::RecvOptions;
-use crate::table;
+use crate::{poll, table};
+use core::sync::atomic::Ordering;
 use rustix::fd::RawFd;
 use shm::Errno;
+use std::time::{Duration, Instant};
 
 /// Flags that mean nothing here, or what happens anyway.
 const HARMLESS: i32 =
@@ -16,8 +18,103 @@ impl Socket {
         !self.is_nonblocking() && flags & libc::MSG_DONTWAIT == 0
     }
 
+    /// How long a call that blocks may wait, if not for ever.
+    fn limit(&self, block: bool, of_sends: bool) -> Option<Duration> {
+        let limit = self.options.limits[usize::from(of_sends)].load(Ordering::Relaxed);
+        (block && limit != 0).then(|| Duration::from_micros(limit))
+    }
+
     fn is_datagram(&self) -> bool {
         self.phase() == Phase::Datagram
+    }
+}
+
+/// Calls what does not wait until it has something, for so long since `start`.
+fn within(
+    socket: &Socket,
+    events: i16,
+    (start, limit): (Instant, Duration),
+    mut now: impl FnMut() -> Result<usize, Errno>,
+) -> Result<usize, Errno> {
+    loop {
+        match now() {
+            Err(Errno::AGAIN) => {}
+            done => return done,
+        }
+        let left = limit.saturating_sub(start.elapsed());
+        let mut one = [libc::pollfd { fd: socket.raw(), events, revents: 0 }];
+        if left.is_zero() || poll::poll(&mut one, Some(left))? == 0 {
+            return Err(Errno::AGAIN);
+        }
+    }
+}
+
+/// What is left of buffers behind their first bytes.
+fn behind<P: Copy>(
+    bufs: &[(P, usize)],
+    mut bytes: usize,
+    from: fn(P, usize) -> P,
+) -> Vec<(P, usize)> {
+    let rest = bufs.iter().map(|&(at, len)| {
+        let skipped = bytes.min(len);
+        bytes -= skipped;
+        (from(at, skipped), len - skipped)
+    });
+    rest.filter(|(_, len)| *len > 0).collect()
+}
+
+/// A send that may wait for so long: how much of it was done by then.
+///
+/// # Safety
+/// Each buffer is readable.
+#[cold]
+unsafe fn send_within(
+    socket: &Socket,
+    bufs: &[(*const u8, usize)],
+    limit: Duration,
+) -> Result<usize, Errno> {
+    let (stream, total) = (socket.stream(true)?, bufs.iter().map(|buf| buf.1).sum::<usize>());
+    let (start, mut done) = (Instant::now(), 0);
+    loop {
+        let rest = behind(bufs, done, |at: *const u8, n| at.wrapping_add(n));
+        // SAFETY: by the contract.
+        let now = || unsafe { stream.send(&rest, false) };
+        match within(socket, libc::POLLOUT, (start, limit), now) {
+            Ok(n) => done += n,
+            Err(e) => return if done > 0 { Ok(done) } else { Err(e) },
+        }
+        if done >= total {
+            return Ok(done);
+        }
+    }
+}
+
+/// A receive that may wait for so long.
+///
+/// # Safety
+/// Each buffer is writable.
+#[cold]
+unsafe fn recv_within(
+    socket: &Socket,
+    bufs: &[(*mut u8, usize)],
+    options: RecvOptions,
+    limit: Duration,
+) -> Result<usize, Errno> {
+    let (stream, total) = (socket.stream(true)?, bufs.iter().map(|buf| buf.1).sum::<usize>());
+    let (start, mut done) = (Instant::now(), 0);
+    let at_once = RecvOptions { block: false, wait_all: false, ..options };
+    loop {
+        let rest = behind(bufs, done, |at: *mut u8, n| at.wrapping_add(n));
+        // SAFETY: by the contract.
+        let now = || unsafe { stream.recv(&rest, at_once) };
+        match within(socket, libc::POLLIN, (start, limit), now) {
+            Ok(0) => return Ok(done),
+            Ok(n) => done += n,
+            Err(e) => return if done > 0 { Ok(done) } else { Err(e) },
+        }
+        if !options.wait_all || options.peek || done >= total {
+            return Ok(done);
+        }
     }
 }
 
@@ -27,6 +124,13 @@ impl Socket {
 pub unsafe fn send(fd: RawFd, bufs: &[(*const u8, usize)], flags: i32) -> Result<usize, Errno> {
     let socket = table::get(fd)?;
     let block = socket.blocks(flags);
+    if let Some(limit) = socket.limit(block, true)
+        && flags & !(HARMLESS | libc::MSG_WAITALL) == 0
+        && !socket.is_datagram()
+    {
+        // SAFETY: by the contract.
+        return unsafe { send_within(socket, bufs, limit) };
+    }
     if let Some(stream) = socket.streaming()
         && flags & !(HARMLESS | libc::MSG_DONTWAIT | libc::MSG_WAITALL) == 0
     {
@@ -83,6 +187,10 @@ pub unsafe fn recv(fd: RawFd, bufs: &[(*mut u8, usize)], flags: i32) -> Result<u
         peek: flags & libc::MSG_PEEK != 0,
         wait_all: flags & libc::MSG_WAITALL != 0 && block,
     };
+    if let Some(limit) = socket.limit(block, false) {
+        // SAFETY: by the contract.
+        return unsafe { recv_within(socket, bufs, options, limit) };
+    }
     // SAFETY: by the contract.
     unsafe { socket.stream(block)?.recv(bufs, options) }
 }

@@ -1,7 +1,8 @@
 //! What is put into a window of arm64, and what that leads to.
 //!
 //! Stubs lie in an *area* within 128 MiB of the code, behind a head that all share: the address of the entry, the
-//! table of wanted numbers, and a jump to the entry. A stub comes there with x16 holding the address of a `svc`; x17 is free, and all else, also the flags, is as the program had it. The entry jumps to what x16 holds to have the
+//! table of wanted numbers, and a jump to the entry. A stub comes there with x16 holding the address of a `svc`, or of a
+//! branch to it; x17 is free, and all else, also the flags, is as the program had it. The entry jumps to what x16 holds to have the
 //! call made, or four bytes behind it with its result in x0. Nobody writes to the program's stack, but where a
 //! program sets its thread pointer, which only libraries of C do.
 
@@ -62,15 +63,6 @@ impl Writer<'_> {
         let (low, high) = (distance & 3, distance >> 2 & 0x7_ffff);
         self.put(0x1000_0000 | low << 29 | high << 5 | register)
     }
-
-    /// adrp, add
-    fn far_address_to(&mut self, register: u32, to: u64) -> Option<()> {
-        let pages = (to >> 12).wrapping_sub(self.here() >> 12).cast_signed();
-        let pages = i32::try_from(pages).ok().filter(|n| (-(1 << 20)..1 << 20).contains(n))?;
-        let (low, high) = (pages.cast_unsigned() & 3, pages.cast_unsigned() >> 2 & 0x7_ffff);
-        self.put(0x9000_0000 | low << 29 | high << 5 | register)?;
-        self.put(0x9100_0000 | ((to & 0xfff) as u32) << 10 | register << 5 | register)
-    }
 }
 
 fn branch(from: u64, to: u64) -> Option<u32> {
@@ -94,6 +86,7 @@ pub fn stub(
     const SCALED: u32 = (POINTER as u32 / 8) << 10;
     let mut to = Writer { out, len: 0, address };
     let end = base + window.end as u64;
+    // Of what makes no call it says nothing.
     let mut plain = base + window.at as u64;
     match window.kind {
         Kind::Read(register) => {
@@ -112,8 +105,8 @@ pub fn stub(
             if stays {
                 to.put(word(code, window.start)?)?;
             }
-            // How far it is to where the call is made, or to the branch there.
-            let behind = to.len + 4 * (if number.is_none() { 7 } else { 2 } + usize::from(stays));
+            // How far it is to where the call is made.
+            let behind = to.len + 4 * if number.is_none() { 7 } else { 2 };
             if number.is_none() {
                 // Flags stay as they are.
                 const { assert!(NUMBERS == 1 << 9) };
@@ -124,19 +117,16 @@ pub fn stub(
                 to.put(0x3868_4a11)?; // ldrb w17, [x16, w8, uxtw]
                 to.put(0x3400_0011 | ahead(&to))?; // cbz w17, plain
             }
-            if stays {
-                to.far_address_to(16, plain)?;
-            } else {
-                plain = address + behind as u64;
-                to.address_to(16, plain)?;
-            }
+            plain = address + behind as u64;
+            to.address_to(16, plain)?;
             to.branch(area + ENTER as u64)?;
-            // plain:
+            // plain: in place by a branch from here. The entry jumps by a register, which code in pages
+            // that are guarded (BTI) allows to marked places only.
             if stays {
-                to.branch(plain)?;
-                return Some(Stub { len: to.len, plain });
+                to.branch(base + window.at as u64)?;
+            } else {
+                to.put(CALL)?;
             }
-            to.put(CALL)?;
         }
     }
     to.branch(end)?;

@@ -88,10 +88,15 @@ pub fn map_near(code: Range<usize>, len: usize) -> Option<usize> {
     // A jump reaches 2 GiB, and 128 MiB on arm64.
     const STEP: usize = if cfg!(target_arch = "aarch64") { 1 << 20 } else { 16 << 20 };
     const FAR: usize = if cfg!(target_arch = "aarch64") { 16 << 20 } else { 1 << 30 };
+    // Data of a Go program lies behind its code, tens of megabytes that are in the way; what is too far
+    // from the first instruction is no place.
+    const BEHIND: usize = if cfg!(target_arch = "aarch64") { 110 } else { 32 };
+    const REACH: usize = if cfg!(target_arch = "aarch64") { 127 << 20 } else { usize::MAX };
     let page = shm::segment::kernel_page();
     let behind = (code.end + FAR).next_multiple_of(page);
     let front = code.start / page * page;
-    let places = (0..32).map(|i| behind + i * STEP);
+    let places = (0..BEHIND).map(|i| behind + i * STEP);
+    let places = places.take_while(|place| place + len - code.start < REACH);
     let places = places.chain((1..32).filter_map(|i| front.checked_sub(len + (i - 1) * STEP)));
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
     let access = libc::PROT_READ | libc::PROT_WRITE;
