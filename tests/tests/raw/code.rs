@@ -8,7 +8,7 @@ fn life_of_c() {
     case("raw-life", |c| {
         for (compiler, how) in KINDS {
             let program = in_c(c, "raw_life.c", compiler, how)?;
-            let said = c.start("life", &mut raw(&program)).success(secs(60));
+            let said = c.start("life", raw(&program).arg("jumps")).success(secs(60));
             assert_eq!(said, "done\n", "{compiler} {how:?}");
         }
         Ok(())

@@ -1,9 +1,11 @@
 //! Calls that move data: which socket, which flags, and whether to wait.
 #![allow(unsafe_code)]
 
+use super::lifecycle::last_error;
 use super::{Phase, Socket, datagram};
-use crate::stream::RecvOptions;
-use crate::{poll, table};
+use crate::provider::Any;
+use crate::stream::{RecvOptions, Stream};
+use crate::{kernel, table};
 use core::sync::atomic::Ordering;
 use rustix::fd::RawFd;
 use shm::Errno;
@@ -31,7 +33,7 @@ impl Socket {
 
 /// Calls what does not wait until it has something, for so long since `start`.
 fn within(
-    socket: &Socket,
+    stream: &Stream<Any>,
     events: i16,
     (start, limit): (Instant, Duration),
     mut now: impl FnMut() -> Result<usize, Errno>,
@@ -42,11 +44,28 @@ fn within(
             done => return done,
         }
         let left = limit.saturating_sub(start.elapsed());
-        let mut one = [libc::pollfd { fd: socket.raw(), events, revents: 0 }];
-        if left.is_zero() || poll::poll(&mut one, Some(left))? == 0 {
+        if left.is_zero() {
             return Err(Errno::AGAIN);
         }
+        sleep(stream, events, left)?;
     }
+}
+
+/// Until there is one of the events, or for so long.
+fn sleep(stream: &Stream<Any>, events: i16, limit: Duration) -> Result<(), Errno> {
+    if stream.poll_enter(events) != 0 {
+        return Ok(());
+    }
+    let limit = libc::timespec {
+        tv_sec: limit.as_secs().min(i64::MAX as u64) as i64,
+        tv_nsec: limit.subsec_nanos().into(),
+    };
+    let mut one = [libc::pollfd { fd: stream.event_fd(), events: libc::POLLIN, revents: 0 }];
+    // SAFETY: an entry, and a time.
+    let slept = unsafe { kernel::ppoll(one.as_mut_ptr(), 1, &raw const limit) };
+    let error = last_error();
+    stream.poll_leave(one[0].revents != 0);
+    if slept < 0 { Err(error) } else { Ok(()) }
 }
 
 /// What is left of buffers behind their first bytes.
@@ -79,7 +98,7 @@ unsafe fn send_within(
         let rest = behind(bufs, done, |at: *const u8, n| at.wrapping_add(n));
         // SAFETY: by the contract.
         let now = || unsafe { stream.send(&rest, false) };
-        match within(socket, libc::POLLOUT, (start, limit), now) {
+        match within(stream, libc::POLLOUT, (start, limit), now) {
             Ok(n) => done += n,
             Err(e) => return if done > 0 { Ok(done) } else { Err(e) },
         }
@@ -107,7 +126,7 @@ unsafe fn recv_within(
         let rest = behind(bufs, done, |at: *mut u8, n| at.wrapping_add(n));
         // SAFETY: by the contract.
         let now = || unsafe { stream.recv(&rest, at_once) };
-        match within(socket, libc::POLLIN, (start, limit), now) {
+        match within(stream, libc::POLLIN, (start, limit), now) {
             Ok(0) => return Ok(done),
             Ok(n) => done += n,
             Err(e) => return if done > 0 { Ok(done) } else { Err(e) },
