@@ -113,7 +113,7 @@ fn a_storm_of_signals_breaks_nothing() {
     let (running, increments) = (AtomicU32::new(4), AtomicU64::new(0));
     let ids: [AtomicU32; 4] = Default::default();
     scope(|s| {
-        for id in &ids {
+        let threads = ids.each_ref().map(|id| {
             let (running, increments) = (&running, &increments);
             s.spawn(move || {
                 id.store(shm::thread_id(), Relaxed);
@@ -129,8 +129,8 @@ fn a_storm_of_signals_breaks_nothing() {
                 while running.load(Relaxed) != 0 {
                     sleep(Duration::from_millis(1));
                 }
-            });
-        }
+            })
+        });
         while running.load(Relaxed) != 0 {
             for id in &ids {
                 let tid = id.load(Relaxed);
@@ -140,6 +140,9 @@ fn a_storm_of_signals_breaks_nothing() {
                 }
             }
         }
+        // To their very ends, for which the scope does not wait: the last signals may have come when they
+        // were done, and their handlers count, too.
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
     });
     let (taken, refused) = (STORM_IN.load(Relaxed), STORM_OUT.load(Relaxed));
     println!("handlers: {taken} took the lock, {refused} were refused");
