@@ -131,7 +131,7 @@ check-guest: PACKAGES = $(GUEST_PACKAGES)
 check-guest: packages guest-kernel build
 	@$(CARGO) run --quiet --package check -- system "guest "
 
-check-arm64: PACKAGES = $(ARM64_PACKAGES) $(OWN_KERNEL_PACKAGES)
+check-arm64: PACKAGES = $(ARM64_PACKAGES) $(OWN_KERNEL_PACKAGES) golang-go rpm
 check-arm64: packages
 	@tests/arm64-system $(ARM64_GUEST) $(ARM64_SUITE) linux-image-arm64 $(ARM64_PROGRAMS)
 	@tests/arm64-system $(ARM64_GUEST)-16k trixie linux-image-arm64-16k

@@ -69,7 +69,7 @@ fn is_wide() -> bool {
 }
 
 fn in_c() -> (Vec<Routine>, Vec<Absent>) {
-    let (mut routines, mut absent) = in_assembler();
+    let (mut routines, mut absent) = of_x86_64();
     for rival in [linux_source(), dpdk()] {
         match rival {
             Ok(routine) => routines.push(routine),
@@ -80,13 +80,13 @@ fn in_c() -> (Vec<Routine>, Vec<Absent>) {
 }
 
 #[cfg(not(c_rivals))]
-fn in_assembler() -> (Vec<Routine>, Vec<Absent>) {
+fn of_x86_64() -> (Vec<Routine>, Vec<Absent>) {
     let reason = "written for x86-64; or no C compiler was there when this program was built";
     (Vec::new(), ["linux", "linux 2x5", "vpp"].map(|name| Absent::new(name, reason)).into())
 }
 
 #[cfg(c_rivals)]
-fn in_assembler() -> (Vec<Routine>, Vec<Absent>) {
+fn of_x86_64() -> (Vec<Routine>, Vec<Absent>) {
     let (mut routines, mut absent) = (Vec::from(linux()), Vec::new());
     if is_wide() {
         routines.push(vpp());

@@ -186,7 +186,8 @@ fn a_connection_that_was_refused_can_be_tried_again() {
     drop(accepting.join().unwrap());
 }
 
-/// As the attempt above, where the first listener is of another kind and has the TCP connection.
+/// A listener that is no rsocket has accepted the TCP connection and answered something else. The same
+/// socket then connects to an rsocket: EISCONN would tell the program that it is connected.
 #[test]
 fn a_connection_to_a_listener_of_another_kind_can_be_tried_elsewhere() {
     let plain = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

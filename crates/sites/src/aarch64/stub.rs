@@ -86,7 +86,7 @@ pub fn stub(
     const SCALED: u32 = (POINTER as u32 / 8) << 10;
     let mut to = Writer { out, len: 0, address };
     let end = base + window.end as u64;
-    // Of what makes no call it says nothing.
+    // Of a window that makes no call nobody asks for it.
     let mut plain = base + window.at as u64;
     match window.kind {
         Kind::Read(register) => {
