@@ -12,7 +12,8 @@ listens() {
 
 # SECONDS, and of which port the upgraded connections are to be shown, when there are any: device and switched directions.
 # A machine that emulates may take long for the start and for the switch: it is looked at again until a direction has left TCP,
-# or the client has ended.
+# or the client has ended. A client must end by the work that it does, not by the time that it takes: on a slow machine there
+# would be nothing to see yet.
 look() {
     sleep $1
     : > /tmp/seen
@@ -63,9 +64,8 @@ sha256sum < /tmp/in; sha256sum < /tmp/got
 echo "== iperf3"
 $over iperf3 -s -1 -B 10.8.0.1 -p 7003 > /tmp/served 2>&1 & server=$!
 listens 7003
-$over iperf3 -c 10.8.0.1 -B 10.8.0.1 -p 7003 -t 5 --bidir > /tmp/said 2>&1 & client=$!
-look 3 7003
-numbers iperf3
+$over iperf3 -c 10.8.0.1 -B 10.8.0.1 -p 7003 -n 16M --bidir > /tmp/said 2>&1 & client=$!
+look 0 7003
 wait $client; echo "client: $?"
 wait $server; echo "server: $?"
 cat /tmp/said
@@ -74,7 +74,7 @@ echo "== redis"
 $over redis-server --port 7004 --bind 127.0.0.1 --save '' --dir /tmp > /tmp/served 2>&1 & server=$!
 listens 7004
 $over redis-benchmark -p 7004 --csv -n 3000 -c 20 -t get,set,lpush,lrange_300 > /tmp/said 2>&1 & client=$!
-look 3 7004
+look 0 7004
 wait $client; echo "client: $?"
 cat /tmp/said
 # A fork in between, then new connections.
@@ -99,6 +99,7 @@ $over transfer-c server 7005 $endless > /tmp/served 2>&1 & server=$!
 listens 7005
 $over transfer-c client 7005 $endless > /tmp/said 2>&1 & client=$!
 look 3 7005
+numbers transfer-c
 for program in $(pidof transfer-c); do grep -qa server /proc/$program/cmdline && kill -9 $program; done
 wait $client; echo "client: $?"
 cat /tmp/said
