@@ -41,7 +41,7 @@ pub const GROUPS_AT: usize = size_of::<Header>();
 /// Where the first connection slot begins.
 pub const SLOTS_AT: usize = (GROUPS_AT + ROWS * size_of::<Row>()).next_multiple_of(LARGEST_PAGE);
 /// The largest pages that a kernel may have here: slots are mapped at whole ones of them.
-const LARGEST_PAGE: usize = if cfg!(target_arch = "aarch64") { 1 << 16 } else { 4096 };
+pub const LARGEST_PAGE: usize = if cfg!(target_arch = "aarch64") { 1 << 16 } else { 4096 };
 /// Slots of a file, and places of a process: connections that it can have under observation.
 pub const CAPACITY: u32 = 1 << 17;
 

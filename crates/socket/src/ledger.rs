@@ -8,8 +8,11 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsiz
 use shm::lock::FastLock;
 use smc::{sys, table};
 
-/// A process's share, of whole pages. All zero is a valid one.
-#[repr(C, align(4096))]
+/// A process's share, of whole pages: munmap of the others' takes the page that they end in with them.
+/// All zero is a valid one.
+#[repr(C)]
+#[cfg_attr(target_arch = "aarch64", repr(align(65536)))]
+#[cfg_attr(not(target_arch = "aarch64"), repr(align(4096)))]
 pub struct Ledger {
     /// The process, with `ELSEWHERE` once it runs another program, which keeps no ledger here; 0
     /// before it has come to life; `STRANGER` if its parent knows it by another number.
@@ -30,6 +33,7 @@ const TAKEN_ON: u64 = 1 << 33;
 const ELSEWHERE: u32 = 1 << 31;
 const STRANGER: u32 = 1 << 30;
 const LEN: usize = size_of::<Ledger>();
+const _: () = assert!(LEN.is_multiple_of(table::LARGEST_PAGE));
 /// Children whose ledgers there is room for at a time. One that finds none gives nothing back when
 /// it is killed.
 const CHILDREN: usize = 256;

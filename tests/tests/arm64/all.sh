@@ -16,6 +16,18 @@ inside='mount -t tmpfs none /dev/shm && chmod 1777 /dev/shm && mount -t tmpfs no
 "$@"; exit $?'
 alone() { unshare --net --mount --pid --fork --kill-child --mount-proc sh -c "$inside" sh "$@"; }
 
+# What the programs of a test wait for that its time limit is about to end.
+stuck() {
+    for process in /proc/[0-9]*; do
+        words=$(tr '\0' ' ' < "$process/cmdline" 2> /dev/null)
+        [ -n "$words" ] || continue
+        for thread in "$process"/task/*; do
+            echo "${thread##*/} $words: $(cat "$thread/wchan" "$thread/syscall" 2> /dev/null | tr '\n' ' ')"
+        done
+    done
+    "$tree/target/release/shortwire" ss -d
+}
+
 # Why a test is not run here, if it is not.
 excuse() {
     case "$1" in
@@ -36,17 +48,21 @@ for program in "$tree"/target/debug/deps/*; do
             continue
         fi
         begun=$SECONDS
+        rm -f /out/stuck
+        (sleep $((limit - 60)) && stuck > /out/stuck 2>&1) & watch=$!
         alone timeout -k 10 $limit "$program" --exact "$test" --test-threads=1 > /out/said 2>&1 < /dev/null
         status=$?
+        pkill -P $watch; wait $watch 2> /dev/null
         # The test is named with its program, so that the last lines of the check tell which it was.
         grep -v '^running 1 test$\|^$' /out/said | sed "s/^test $test/test $name::$test/"
         if ! grep -q '^test result: ' /out/said; then
             echo "test $name::$test ... FAILED"
             echo "test result: FAILED. 0 passed; 1 failed; 0 ignored ($status)"
+            cat /out/stuck 2> /dev/null
         fi
         echo "-- $title: $((SECONDS - begun)) s"
         [ $status = 0 ] || failed=1
     done
 done
-rm -f /out/said
+rm -f /out/said /out/stuck
 exit $failed
