@@ -226,6 +226,8 @@ CASE(fork_turns)
 {
     int fd = fresh(), mine[2], yours[2];
     char c = 0;
+    /* Over verbs it may end by this limit, as differences.txt says. */
+    limit_life(10);
     MUST(pipe(mine));
     MUST(pipe(yours));
     tell('w', 60);

@@ -3,9 +3,11 @@
 
 use alloc::vec::Vec;
 use core::ffi::c_void;
+use core::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
 use libc::{iovec, msghdr};
 use smc::conn::Pieces;
+use smc::sys;
 
 /// Runs `f` with what is left as an iovec array.
 pub fn with_rest<R>(pieces: &Pieces, f: impl FnOnce(*const iovec, usize) -> R) -> R {
@@ -98,11 +100,48 @@ pub fn within_most<R>(iov: &[iovec], f: impl FnOnce(&[iovec]) -> R) -> R {
 /// The flags of recv or send that stand for those of preadv2 or pwritev2, or the negative errno
 /// with which Linux refuses them on a socket: programs ask so what there is.
 pub fn flags(of: i32) -> Result<i32, isize> {
-    // NOAPPEND is of Linux 6.9.
-    const NOAPPEND: i32 = 0x20;
-    let known = libc::RWF_HIPRI | libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_NOWAIT;
-    if of & !(known | libc::RWF_APPEND | NOAPPEND) != 0 {
+    if of == 0 {
+        return Ok(0);
+    }
+    if of & !taken() != 0 {
         return Err(-(libc::EOPNOTSUPP as isize));
     }
-    Ok(if of & libc::RWF_NOWAIT != 0 { libc::MSG_DONTWAIT } else { 0 })
+    let meant = |flag, by| if of & flag != 0 { by } else { 0 };
+    Ok(meant(libc::RWF_NOWAIT, libc::MSG_DONTWAIT) | meant(NOSIGNAL, libc::MSG_NOSIGNAL))
+}
+
+/// Since Linux 6.18.
+const NOSIGNAL: i32 = 0x100;
+
+/// The flags of pwritev2 that this kernel takes for sockets, of those whose meaning is known here. Linux 6.1
+/// refuses RWF_NOWAIT, 6.8 RWF_NOAPPEND.
+fn taken() -> i32 {
+    /// Of no flag.
+    const ASKED: i32 = 1 << 30;
+    const NOAPPEND: i32 = 0x20;
+    static TAKEN: AtomicI32 = AtomicI32::new(0);
+    let before = TAKEN.load(Relaxed);
+    if before != 0 {
+        return before & !ASKED;
+    }
+    let old = [libc::RWF_HIPRI, libc::RWF_DSYNC, libc::RWF_SYNC, libc::RWF_APPEND];
+    let [here, there] = match sys::unix_pair() {
+        Ok(pair) => pair,
+        // For want of a descriptor, or forbidden: another call may ask.
+        Err(_) => return old.iter().fold(libc::RWF_NOWAIT, |all, flag| all | flag),
+    };
+    let byte = one((&raw const *b" ").cast(), 1);
+    let piece = (&raw const byte) as usize;
+    let number = libc::SYS_pwritev2;
+    // SAFETY: the kernel reads one byte of ours.
+    let takes = |flag| unsafe {
+        sys::by_number(number, here as usize, piece, 1, usize::MAX, usize::MAX, flag as usize) == 1
+    };
+    let new = [libc::RWF_NOWAIT, NOAPPEND, NOSIGNAL];
+    let all =
+        old.into_iter().chain(new).filter(|&flag| takes(flag)).fold(0, |all, flag| all | flag);
+    sys::close(here);
+    sys::close(there);
+    TAKEN.store(all | ASKED, Relaxed);
+    all
 }
