@@ -7,7 +7,7 @@
 //! devices that copy are made; madvise(MADV_REMOVE) does nothing there; it has no io_setup, by which
 //! peers of Memif and VhostUser are woken; and it refuses a limit on address space that it would break
 //! itself. Threads run one access after the other as x86-64 has
-//! them: orderings are for the models (loom).
+//! them: orderings are for the models, which loom runs, and Miri.
 
 use std::ffi::OsString;
 use std::process::Command;
@@ -152,6 +152,31 @@ pub fn in_a_guest(binaries: &[Binary], name: &str) -> Command {
     command.env("SHORTWIRE_ARM64_TESTS", paths.unwrap_or_default());
     command.env("SHORTWIRE_ARM64_ONLY", name);
     command
+}
+
+/// The models of what is shared without a lock once more, where a load may return an old value and what is
+/// sequentially consistent is so as in the language.
+pub fn models() -> Result<Vec<Step>, String> {
+    let miri = |arguments: &str| {
+        let mut command = Command::new("cargo");
+        command.current_dir(crate::root()).args(["+nightly", "miri"]);
+        command.args(arguments.split_whitespace());
+        command.env("CARGO_TARGET_DIR", target().join("miri")).env_remove("RUSTUP_TOOLCHAIN");
+        command
+    };
+    if !children::run(&mut miri("--version"), None).success {
+        let how = "rustup toolchain install nightly --component miri,rust-src";
+        return Err(format!("Miri is not installed ({how})"));
+    }
+    let test = format!("test --target {TARGET}");
+    // Unit tests of the modules that models take in ask the kernel for what Miri knows not.
+    let of = "-p shm -p smc -p socket -p rsocket -p engine --test loom --no-fail-fast -- --skip ::tests::";
+    let models = miri(&format!("{test} {of}"));
+    let threads = miri(&format!("{test} -p shm --test threads"));
+    Ok(vec![
+        Step { name: "weak memory (Miri)", command: models, counts: true },
+        Step { name: "bytes in weak memory (Miri)", command: threads, counts: true },
+    ])
 }
 
 /// Cargo, for that target.

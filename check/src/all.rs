@@ -125,8 +125,11 @@ fn lints_and_models(pool: &Pool) {
 /// name nothing else.
 pub fn arm64(name: &str) -> Result<bool, String> {
     pooled(|pool| {
-        if name.is_empty() && !on_arm64(pool) {
-            return;
+        if name.is_empty() {
+            steps(pool, MODELS, aarch64::models());
+            if !on_arm64(pool) {
+                return;
+            }
         }
         if one(pool, "release build for arm64", &mut aarch64::release()) {
             let (arguments, environment) = aarch64::tests();
@@ -136,12 +139,16 @@ pub fn arm64(name: &str) -> Result<bool, String> {
     })
 }
 
-/// False if there is nothing to go on with.
 fn on_arm64(pool: &Pool) -> bool {
-    let steps = match aarch64::steps() {
+    steps(pool, AARCH64, aarch64::steps())
+}
+
+/// False if there is nothing to go on with.
+fn steps(pool: &Pool, name: &str, steps: Result<Vec<aarch64::Step>, String>) -> bool {
+    let steps = match steps {
         Ok(steps) => steps,
         Err(why) => {
-            skipped(pool, AARCH64, &why);
+            skipped(pool, name, &why);
             return false;
         }
     };
@@ -169,6 +176,7 @@ fn skipped(pool: &Pool, name: &str, why: &str) {
 }
 
 const AARCH64: &str = "arm64 (qemu)";
+const MODELS: &str = "weak memory (Miri)";
 pub const CLIPPY: &[&str] =
     &["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"];
 

@@ -1,8 +1,12 @@
 //! Every interleaving of the structures that threads, and processes, share without a lock.
 //! `RUSTFLAGS="--cfg loom" cargo test -p engine --test loom --release`
 #![allow(unsafe_code)]
-#![cfg(loom)]
+#![cfg(any(loom, miri))]
 
+#[cfg(miri)]
+#[allow(dead_code, unused_imports)]
+#[path = "../../shm/tests/loom/threads.rs"]
+mod loom;
 use engine::crossing::crossing;
 use engine::depot::Depot;
 use engine::look::order;

@@ -1,7 +1,11 @@
 //! The order of locks around the completion queue, and that no wakeup is lost there.
 #![allow(unsafe_code)]
-#![cfg(loom)]
+#![cfg(any(loom, miri))]
 
+#[cfg(miri)]
+#[allow(dead_code, unused_imports)]
+#[path = "../../shm/tests/loom/threads.rs"]
+mod loom;
 #[path = "../src/progress.rs"]
 #[allow(dead_code)]
 mod progress;

@@ -9,7 +9,7 @@
 
 /// Shorter blocks glibc copies with vectors, too, and knows more about.
 #[cfg_attr(
-    any(shortwire_raw, not(target_arch = "x86_64")),
+    any(shortwire_raw, miri, not(target_arch = "x86_64")),
     expect(dead_code, reason = "no such glibc is there")
 )]
 const WIDE: usize = 1024;

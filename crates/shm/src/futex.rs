@@ -1,4 +1,4 @@
-//! Sleeping on a word. Under loom the kernel is a mutex and a condition variable.
+//! Sleeping on a word. Under loom, and under Miri, the kernel is a mutex and a condition variable.
 #![allow(unsafe_code)]
 
 use crate::sync::{AtomicU32, AtomicU64};
@@ -15,7 +15,7 @@ pub enum Woke {
     Interrupted,
 }
 
-#[cfg(not(loom))]
+#[cfg(not(any(loom, miri)))]
 mod imp {
     use super::*;
     use rustix::io::Errno;
@@ -67,24 +67,26 @@ mod imp {
     }
 }
 
-#[cfg(loom)]
+#[cfg(any(loom, miri))]
 mod imp {
     use super::*;
     use crate::sync::Ordering;
+    #[cfg(loom)]
     use loom::sync::{Condvar, Mutex};
+    #[cfg(miri)]
+    use std::sync::{Condvar, Mutex};
 
+    // One queue for all words: a wake of another word is a spurious wakeup, which futexes have.
+    #[cfg(loom)]
     loom::lazy_static! {
-        // One queue for all words: a wake of another word is a spurious wakeup, which futexes have.
         static ref QUEUE: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
     }
+    #[cfg(miri)]
+    static QUEUE: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
 
     /// No timeouts in the model: what only a timeout would repair shows up as a deadlock.
     pub fn wait(word: &AtomicU32, expected: u32, _: bool, _: Option<Duration>) -> Woke {
-        let held = QUEUE.0.lock().unwrap();
-        if word.load(Ordering::SeqCst) == expected {
-            drop(QUEUE.1.wait(held).unwrap());
-        }
-        Woke::Changed
+        wait_while(|| word.load(Ordering::SeqCst) == expected)
     }
 
     pub fn wake(_: &AtomicU32, count: u32, _: bool) {
@@ -92,19 +94,28 @@ mod imp {
     }
 
     pub fn wait_low(word: &AtomicU64, expected: u32, _: bool, _: Option<Duration>) -> Woke {
-        let held = QUEUE.0.lock().unwrap();
-        if word.load(Ordering::SeqCst) as u32 == expected {
-            drop(QUEUE.1.wait(held).unwrap());
-        }
-        Woke::Changed
+        wait_while(|| word.load(Ordering::SeqCst) as u32 == expected)
     }
 
     pub fn wake_low(_: &AtomicU64, count: u32, _: bool) {
         wake_any(count);
     }
 
+    fn wait_while(unchanged: impl Fn() -> bool) -> Woke {
+        let held = QUEUE.0.lock().unwrap();
+        if unchanged() {
+            drop(QUEUE.1.wait(held).unwrap());
+        }
+        Woke::Changed
+    }
+
+    /// A model has one word to sleep on. What Miri runs has several, so that the one who is woken could be
+    /// another word's sleeper, and the wake be lost.
     fn wake_any(count: u32) {
         let _held = QUEUE.0.lock().unwrap();
+        if cfg!(miri) {
+            QUEUE.1.notify_all();
+        }
         for _ in 0..count.min(4) {
             QUEUE.1.notify_one();
         }

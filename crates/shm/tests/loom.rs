@@ -2,8 +2,12 @@
 //! or processes do to shared words.
 //! `RUSTFLAGS="--cfg loom" cargo test -p shm --test loom --release`
 #![allow(unsafe_code)]
-#![cfg(loom)]
+#![cfg(any(loom, miri))]
 
+#[cfg(miri)]
+#[allow(dead_code, unused_imports)]
+#[path = "loom/threads.rs"]
+mod loom;
 use loom::cell::UnsafeCell;
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;

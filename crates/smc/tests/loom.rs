@@ -1,7 +1,7 @@
 //! Every interleaving, and every stale value that the memory model allows, of what the threads of a
 //! connection's two ends do to the words that they share.
 //! `RUSTFLAGS="--cfg loom" cargo test -p smc --test loom --release`
-#![cfg(loom)]
+#![cfg(any(loom, miri))]
 
 #[path = "../src/conn/header.rs"]
 #[allow(dead_code)]
@@ -9,6 +9,10 @@ mod header;
 #[path = "../src/conn/inflight.rs"]
 #[allow(dead_code)]
 mod inflight;
+#[cfg(miri)]
+#[allow(dead_code, unused_imports)]
+#[path = "../../shm/tests/loom/threads.rs"]
+mod loom;
 #[path = "../src/conn/mapped.rs"]
 #[allow(dead_code)]
 mod mapped;

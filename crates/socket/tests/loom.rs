@@ -1,8 +1,12 @@
 //! Every interleaving of what threads that wait on one epoll set, those that change it or ring for
 //! it, and those that take its connections off TCP or close them, do to each other.
 //! `RUSTFLAGS="--cfg loom" cargo test -p socket --test loom --release`
-#![cfg(loom)]
+#![cfg(any(loom, miri))]
 
+#[cfg(miri)]
+#[allow(dead_code, unused_imports)]
+#[path = "../../shm/tests/loom/threads.rs"]
+mod loom;
 #[path = "../src/epoll/sleepers.rs"]
 #[allow(dead_code)]
 mod sleepers;

@@ -1,10 +1,11 @@
 //! Pairs of words that are read in the order in which they were not written.
 
+#[cfg(miri)]
+use super::loom;
+use super::model;
 use loom::sync::Arc;
 use loom::thread;
 use shm::sync::{AtomicU32, Ordering::*};
-
-use super::model;
 
 /// A peer reads, a send finds the ring full again and lets the time count anew, and another thread
 /// looks whether it is over: not by a time that began before the peer has read. As
