@@ -127,9 +127,12 @@ impl Arena {
             // SAFETY: the part after the last slot.
             let _ = unsafe { munmap(base.wrapping_add(length).cast(), HUGE - skip) };
         }
-        // A refusal costs speed only: ordinary pages serve as well.
-        // SAFETY: the advice covers exactly our mapping and changes no content.
-        let _ = unsafe { madvise(base.cast(), length, Advice::LinuxHugepage) };
+        // With larger pages a huge one is 32 or 512 MiB, all of which the first packet would take.
+        if rustix::param::page_size() == 4096 {
+            // A refusal costs speed only: ordinary pages serve as well.
+            // SAFETY: the advice covers exactly our mapping and changes no content.
+            let _ = unsafe { madvise(base.cast(), length, Advice::LinuxHugepage) };
+        }
         let base = NonNull::new(base).ok_or(ArenaError::Map(slots, rustix::io::Errno::NOMEM))?;
         Ok(Self {
             base,

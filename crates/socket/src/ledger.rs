@@ -10,9 +10,7 @@ use smc::{sys, table};
 
 /// A process's share, of whole pages: munmap of the others' takes the page that they end in with them.
 /// All zero is a valid one.
-#[repr(C)]
-#[cfg_attr(target_arch = "aarch64", repr(align(65536)))]
-#[cfg_attr(not(target_arch = "aarch64"), repr(align(4096)))]
+#[repr(C, align(4096))]
 pub struct Ledger {
     /// The process, with `ELSEWHERE` once it runs another program, which keeps no ledger here; 0
     /// before it has come to life; `STRANGER` if its parent knows it by another number.
@@ -22,7 +20,12 @@ pub struct Ledger {
     notes: [AtomicU64; NOTES],
     /// Descriptors that name a connection.
     held: [AtomicU32; table::CAPACITY as usize],
+    /// Not by alignment: mmap keeps to the pages that the kernel has.
+    _rest: [u8; FIELDS.next_multiple_of(table::LARGEST_PAGE) - FIELDS],
 }
+
+/// Bytes of the others.
+const FIELDS: usize = 8 + NOTES * 8 + table::CAPACITY as usize * 4;
 
 /// The latest so many connections that were passed.
 const NOTES: usize = 64;

@@ -5,9 +5,10 @@ int main()
     int a, b;
     setvbuf(stdout, 0, _IOLBF, 0);
     ready2(&a, &b);
-    fd_set*r = mmap(0, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    munmap((char*)r + 4096, 4096);
-    r = (fd_set*)((char*)r + 4096 - sizeof(fd_set));
+    size_t page = sysconf(_SC_PAGESIZE);
+    fd_set*r = mmap(0, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    munmap((char*)r + page, page);
+    r = (fd_set*)((char*)r + page - sizeof(fd_set));
     FD_ZERO(r);
     FD_SET(b, r);
     send(a, "x", 1, 0);

@@ -59,9 +59,10 @@ int main(void)
     }
     ready2(&a, &b);
     size_t frame = (sysconf(_SC_MINSIGSTKSZ) + 4095) & ~4095UL, all = frame + 8192;
-    char *stack = mmap(0, all + 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    mprotect(stack, 4096, PROT_NONE);
-    stack_t ss = {.ss_sp = stack + 4096, .ss_size = all};
+    size_t page = sysconf(_SC_PAGESIZE);
+    char *stack = mmap(0, all + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    mprotect(stack, page, PROT_NONE);
+    stack_t ss = {.ss_sp = stack + page, .ss_size = all};
     struct sigaction sa = {.sa_handler = handler, .sa_flags = SA_ONSTACK};
     sigaltstack(&ss, 0);
     sigaction(SIGUSR1, &sa, 0);

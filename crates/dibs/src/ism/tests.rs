@@ -149,8 +149,10 @@ fn another_process_copies_into_memory_that_it_does_not_map() {
     let (place, parent) = (a.place(d.token).unwrap(), me());
     let child = in_child(|| {
         // Its copy of the mapping must not be what is written.
+        let before = place.base as usize % shm::segment::kernel_page();
+        let (from, len) = (place.base as usize - before, place.len as usize + before);
         // SAFETY: the arena of `a`, which the child does not use.
-        let gone = unsafe { libc::munmap(place.base as usize as *mut _, place.len as usize) } == 0;
+        let gone = unsafe { libc::munmap(from as *mut _, len) } == 0;
         let there = b.reach(1, a.gid(), d.token, LEN, parent, place).is_ok();
         gone && there && b.move_data(d.token, 5, b"across".as_ptr(), 6, true).is_ok()
     });

@@ -155,7 +155,9 @@ unsafe impl Sync for Memory {}
 impl Memory {
     /// Ordinary zeroed memory: enough where an IOMMU, or a model, puts it at any address.
     pub fn anonymous(bytes: usize) -> Result<Self, DmaError> {
-        Self::map(bytes.next_multiple_of(4096), MapFlags::PRIVATE | MapFlags::POPULATE)
+        // An IOMMU maps whole pages.
+        let whole = bytes.next_multiple_of(rustix::param::page_size());
+        Self::map(whole, MapFlags::PRIVATE | MapFlags::POPULATE)
     }
 
     /// A huge page of 2 MiB, which does not move and is contiguous on the bus.
