@@ -14,7 +14,7 @@ use crate::screen::Screen;
 use crate::tally::Tally;
 
 /// A test that hangs is not waited for longer.
-const LIMIT: Duration = Duration::from_secs(900);
+const LIMIT: Duration = Duration::from_secs(1800);
 
 /// The module of tests that run when nothing else does.
 const ALONE: &str = "alone";

@@ -86,22 +86,10 @@ static void step_wait(void)
     MUST(limit(SO_RCVTIMEO, BRIEF));
 }
 
-struct moment { long real, tick; };
-
-static struct moment moment(void)
-{
-    struct timespec tick;
-    clock_gettime(CLOCK_MONOTONIC_COARSE, &tick);
-    return (struct moment){ now_ms(), tick.tv_sec * 1000 + tick.tv_nsec / 1000000 };
-}
-
-/* Too soon is what is too soon by both clocks. The kernel counts a socket's time limit in ticks, and a machine whose processor was held for a
-   while counts those that it missed at once: a limit of 30 ms then ends behind 24 ms, and 7 have been seen. The coarse clock goes by ticks. */
 static const char *since(struct moment began)
 {
-    struct moment ended = moment();
-    long real = ended.real - began.real, tick = ended.tick - began.tick;
-    return real < BRIEF - 5 && tick < BRIEF - 5 ? "too soon" : real > PATIENCE ? "too late" : "in time";
+    long ms = ms_since(began);
+    return ms < BRIEF - 5 ? "too soon" : ms > PATIENCE ? "too late" : "in time";
 }
 
 /* Time limits of receives, and a low-water mark. */

@@ -5,11 +5,12 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::thread::sleep;
-use std::time::Instant;
 
 use rustix::process::Signal;
 use system_tests::device::nginx_conf;
-use system_tests::{Case, Outcome, Ports, Side, case, millis, need, plain, secs, shortwire, skip};
+use system_tests::{
+    Case, Deadline, Outcome, Ports, Side, case, millis, need, plain, secs, shortwire, skip,
+};
 
 fn tool(name: &str, test: impl FnOnce(&Case) -> Outcome) {
     case(name, |c| if plain() { skip("needs the shortwire command") } else { test(c) });
@@ -59,10 +60,10 @@ fn meets(c: &Case, example: &str, records: &Path) -> Outcome {
     c.start("client", &mut client).success(secs(60));
     server.stop();
     // A header has 24 bytes, and each of Proposal, Accept and Confirm more than that.
-    let end = Instant::now() + secs(10);
+    let end = Deadline::within(secs(60));
     let length = || fs::metadata(records).map_or(0, |meta| meta.len());
     while length() < 300 {
-        assert!(Instant::now() < end, "{} bytes of handshakes: {line}", length());
+        assert!(!end.is_over(), "{} bytes of handshakes: {line}", length());
         sleep(millis(20));
     }
     Ok(())

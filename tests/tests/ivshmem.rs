@@ -181,7 +181,7 @@ fn redis(c: &Case, at: &Machines) -> Result<(), Skip> {
     watch.expect_device("ivshmem", 50);
     // A server that lives on keeps no memory for a client that has ended where the bar was as good
     // as full.
-    until("half of the bar is free", secs(10), || at.in_use().0 < BLOCKS_OF_ALL / 2);
+    until("half of the bar is free", secs(60), || at.in_use().0 < BLOCKS_OF_ALL / 2);
     Ok(())
 }
 
@@ -357,7 +357,7 @@ fn what_the_killed_had_is_reclaimed() {
                 _ => {}
             }
             talk.end();
-            until("all is free", secs(20), || at.in_use() == (0, 0));
+            until("all is free", secs(60), || at.in_use() == (0, 0));
         }
         Ok(())
     });
@@ -377,7 +377,7 @@ fn what_a_lost_machine_had_is_reclaimed() {
         // after its lease.
         until("all is free but what the server has", secs(30), || at.in_use().1 <= 1);
         talk.end();
-        until("all is free", secs(20), || at.in_use() == (0, 0));
+        until("all is free", secs(60), || at.in_use() == (0, 0));
         at.brokers[0] = start_broker(c, "broker-again", &at.pair.client, &at.bar);
         Talk::upgrade(c, &at)?.end();
         Ok(())
@@ -436,7 +436,7 @@ fn brokers_come_and_go() {
         assert!(device(&at.pair.client, &at.bar).contains("ready"));
         talk.another();
         talk.end();
-        until("all is free", secs(20), || at.in_use() == (0, 0));
+        until("all is free", secs(60), || at.in_use() == (0, 0));
         Ok(())
     });
 }

@@ -160,8 +160,8 @@ fn removal(title: &str, test: impl FnOnce(&Case, u16, Proc, Proc) -> Outcome) {
 
 fn more(client: &mut Proc, rounds: usize, port: u16, device: &str) {
     client.say("more\n");
-    client.wait_lines("ready", rounds, secs(20));
-    let end = Deadline::within(secs(5));
+    client.wait_lines("ready", rounds, secs(60));
+    let end = Deadline::within(secs(60));
     while in_use(port) != vec![device.to_string(); if device.is_empty() { 0 } else { 8 }] {
         assert!(
             !end.is_over(),
@@ -195,7 +195,7 @@ fn connections_are_reset_and_the_next_device_is_used() {
                         "{said}"
                     );
                     for end in [&mut client, &mut server] {
-                        end.wait_lines("ConnectionResetError", 4 * (round + 1), secs(10));
+                        end.wait_lines("ConnectionResetError", 4 * (round + 1), secs(60));
                         assert!(
                             !end.stdout().contains("got") && !end.stdout().contains("end"),
                             "{}",
@@ -203,7 +203,7 @@ fn connections_are_reset_and_the_next_device_is_used() {
                         );
                     }
                     for later in ["later b''", "later BrokenPipeError"] {
-                        client.wait_lines(later, 4 * (round + 1), secs(10));
+                        client.wait_lines(later, 4 * (round + 1), secs(60));
                     }
                     let from = if from_server { server.pid() } else { client.pid() };
                     assert!(
@@ -222,8 +222,8 @@ fn connections_are_reset_and_the_next_device_is_used() {
                 }
                 client.say("end\n");
                 server.say("\n");
-                client.success(secs(10));
-                server.success(secs(10));
+                client.success(secs(60));
+                server.success(secs(60));
                 Ok(())
             },
         );
@@ -258,14 +258,14 @@ fn streams_end_too() {
             };
             let mut server = c.serve("server", port, &mut command("server"));
             let mut client = c.start("client", &mut command("client"));
-            let end = Deadline::within(secs(10));
+            let end = Deadline::within(secs(60));
             while connections(&[port]).iter().filter(|end| end.smcd).count() < 2 {
                 assert!(!end.is_over(), "no upgrade: {}", client.stderr());
                 std::thread::sleep(millis(20));
             }
             remove(device, &server);
             for side in [&mut client, &mut server] {
-                let status = side.wait(secs(10));
+                let status = side.wait(secs(60));
                 // As TCP has it, whichever thread calls first has the reset, and the other finds
                 // the end of the stream or the pipe broken. The first to tell ends the program.
                 let told = side.stderr();
@@ -312,7 +312,7 @@ fn streams_end_at_ends_that_never_wait() {
             remove(device, paced);
             // Both are told, whichever of the two words their last call has for it.
             for side in [&mut server, &mut client] {
-                let end = Deadline::within(secs(20));
+                let end = Deadline::within(secs(60));
                 while !["ConnectionResetError", "BrokenPipeError"]
                     .iter()
                     .any(|word| side.stdout().contains(word))
@@ -321,7 +321,7 @@ fn streams_end_at_ends_that_never_wait() {
                     std::thread::sleep(millis(20));
                 }
                 side.say("end\n");
-                side.success(secs(20));
+                side.success(secs(60));
             }
         }
         Ok(())

@@ -207,9 +207,9 @@ fn redis_under_each_restriction_of_its_unit() {
                 let mut command = tools.command(CLIENT, &[], &benchmark);
                 command.args(["-p", &port.to_string(), "-c", "4", "-n", "100000000", "-t", "get"]);
                 let mut client = c.start("redis-benchmark", &mut command);
-                watch.wait_smcd(8, secs(20));
+                watch.wait_smcd(8, secs(60));
                 client.signal(rustix::process::Signal::KILL);
-                client.wait(secs(10));
+                client.wait(secs(60));
                 server.stop();
             }
             Ok(())
@@ -232,8 +232,8 @@ fn memcached_under_each_restriction_of_its_unit() {
             let mut client = c.start("client", command.args([&port.to_string(), "2500"]));
             // It stays connected until it has been seen.
             client.wait_line("done", secs(60));
-            watch.wait_smcd(8, secs(20));
-            client.success(secs(20));
+            watch.wait_smcd(8, secs(60));
+            client.success(secs(60));
             server.stop();
         }
         Ok(())
@@ -258,8 +258,8 @@ fn talk(
     };
     let both = vec![of(server.pid()), of(client.pid())];
     client.say("\n");
-    client.success(secs(10));
-    server.wait_line("served", secs(10));
+    client.success(secs(60));
+    server.wait_line("served", secs(60));
     // Nobody has called the server's port but its client.
     std::thread::sleep(system_tests::millis(20));
     assert!(!server.stdout().contains("in vain"), "{}", server.stdout());
@@ -364,12 +364,12 @@ fn a_stranger_cannot_show_the_port() {
         let mut server = tools.command(SERVER, &["users"], &python);
         let mut server = c.serve("server", number, server.args(["-c", ECHO, &port, "usual"]));
         let mut client = c.start("client", Command::new(&python).args(["-c", ASK_LONG, &port]));
-        let own = client.wait_line("port", secs(10)).replace("port ", "");
+        let own = client.wait_line("port", secs(60)).replace("port ", "");
         let mut stranger = Command::new(&tools.confine);
         stranger.arg(format!("user={}", CLIENT + 1)).arg("--").arg(&python);
         let said = c.start("stranger", stranger.args(["-c", STRANGER, &port, &own]));
-        let said = { said }.success(secs(20));
-        client.success(secs(20));
+        let said = { said }.success(secs(60));
+        client.success(secs(60));
         server.stop();
         assert!(said.starts_with("asked\ntold ") && said.contains("09991021"), "{said}");
         Ok(())

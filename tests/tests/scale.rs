@@ -37,7 +37,7 @@ mod alone {
                 );
                 client.wait_line("ready", secs(60));
                 let watch = c.watch(&[port]);
-                watch.wait_smcd(2000, secs(20));
+                watch.wait_smcd(2000, secs(60));
                 drop(watch);
                 // Meanwhile they give their memory back, which costs each a few microseconds, once; but
                 // where they got no processor it comes in the first two seconds that are looked at.
@@ -82,10 +82,10 @@ fn resting_connections_give_their_memory_back() {
         let mut client = c.start("client", Side::Run.command(&many).args(args));
         client.wait_line("ready", secs(60));
         let watch = c.watch(&[port]);
-        watch.wait_smcd(2 * COUNT as usize, secs(20));
+        watch.wait_smcd(2 * COUNT as usize, secs(60));
         drop(watch);
         // Each moved 400,000 bytes each way, more than its rings.
-        let end = Deadline::within(secs(10));
+        let end = Deadline::within(secs(60));
         let most = COUNT * 2 * 4096 + (1 << 20);
         for process in [&server, &client] {
             while arena_memory(process.pid()) > most {
@@ -177,7 +177,7 @@ fn a_users_processes_share_a_limit() {
             command.args(["idle", &number, "10", "50"]);
             command.envs([("SHORTWIRE_DMB_SIZE", "64K"), ("SHORTWIRE_MAX_MEMORY_USER", "1M")]);
             let mut client = c.start(name, &mut command);
-            client.wait_line("ready", secs(20));
+            client.wait_line("ready", secs(60));
             let all = connections(&[port]);
             let shared = all.iter().filter(|c| c.pid == i64::from(client.pid()) && c.smcd).count();
             let refused = |c: &&Connection| {
@@ -190,13 +190,13 @@ fn a_users_processes_share_a_limit() {
         let (shared, refused, mut second) = start("second");
         assert_eq!((shared, refused), (6, 4), "what is left of it");
         first.signal(rustix::process::Signal::KILL);
-        first.wait(secs(5));
+        first.wait(secs(60));
         let (shared, refused, mut third) = start("third");
         assert_eq!((shared, refused), (10, 0), "what the killed one had");
         for client in [&mut second, &mut third] {
             client.say("\n");
-            client.wait_line("again", secs(20));
-            client.success(secs(20));
+            client.wait_line("again", secs(60));
+            client.success(secs(60));
         }
         server.stop();
         Ok(())

@@ -63,7 +63,7 @@ fn meet(c: &Case, under: bool) -> Result<(Proc, Proc, u16), Skip> {
 
 fn end(mut server: Proc, mut client: Proc) {
     client.say("\n");
-    client.success(secs(10));
+    client.success(secs(60));
     server.stop();
 }
 
@@ -142,7 +142,7 @@ fn ss_shows_what_a_filter_wants() {
         let why = String::from_utf8_lossy(&refused.stderr).into_owned();
         assert!(!refused.status.success() && why.contains("`sprot` is no field"), "{why}");
         stranger.1.say("\n");
-        stranger.1.success(secs(10));
+        stranger.1.success(secs(60));
         stranger.0.stop();
         end(server, client);
         Ok(())
@@ -224,7 +224,7 @@ fn rsockets_are_listed() {
         assert!(written.contains(line), "{written}");
         for mut process in [client, server] {
             process.signal(rustix::process::Signal::KILL);
-            process.wait(secs(10));
+            process.wait(secs(60));
         }
         Ok(())
     });
@@ -400,7 +400,7 @@ fn gain_says_what_did_not_pass_the_kernel() {
         let killed = format!("{CLIENT}\nimport os\nos.kill(os.getpid(), 9)");
         let mut killed = gain("killed", &["--json"], &killed)?;
         killed.wait_line("done", secs(60));
-        let end = Deadline::within(secs(20));
+        let end = Deadline::within(secs(60));
         while !holds_a_table(killed.pid()) {
             assert!(!end.is_over(), "it does not hold the program's counters");
             std::thread::sleep(millis(10));
@@ -428,7 +428,7 @@ fn stranger(c: &Case, port: u16) -> Result<(), Skip> {
     let mut client = c.start("stranger", &mut script(false, CLIENT, port)?);
     client.wait_line("done", secs(60));
     client.say("\n");
-    client.success(secs(10));
+    client.success(secs(60));
     Ok(())
 }
 
@@ -442,7 +442,7 @@ fn log_of_one_minute(c: &Case, log: &Path) -> Result<bool, Skip> {
     let text = || std::fs::read_to_string(log).unwrap_or_default();
     let begun = Instant::now();
     stranger(c, port)?;
-    let end = Deadline::within(secs(20));
+    let end = Deadline::within(secs(60));
     while text().is_empty() {
         assert!(!end.is_over(), "no line is written");
     }
@@ -460,7 +460,7 @@ fn log_of_one_minute(c: &Case, log: &Path) -> Result<bool, Skip> {
     let mut client = c.start("client", &mut script(true, CLIENT, port)?);
     client.wait_line("done", secs(60));
     client.say("\n");
-    client.success(secs(10));
+    client.success(secs(60));
     stranger(c, port)?;
     let lines = text().lines().count();
     let in_time = begun.elapsed() < secs(60);

@@ -12,6 +12,9 @@ use system_tests::{
     skip,
 };
 
+/// Of two containers, until they have met.
+const TRIES: usize = 5;
+
 /// Answers each question with its name, the other end's port and the question.
 const SERVER: &str = "
 import socket, sys, threading
@@ -209,24 +212,29 @@ fn between_containers() {
         let pair = Pair::new(c, false)?;
         let dir = c.dir().join("meet");
         fs::create_dir(&dir).expect("a directory to meet in");
-        let backends = [7001, 7002].map(|port| format!("{}:{port}", pair.address));
-        let mut service = service(c, &group, "10.96.0.1:80", backends)?;
-        let mut servers = Vec::new();
-        for (name, port) in [("one", 7001), ("two", 7002)] {
-            let mut command = pair.server.command(Side::Run, Some(&dir), &python);
-            let mut server =
-                c.start(name, command.args(["-c", SERVER, "0.0.0.0", &port.to_string(), name]));
-            pair.server.wait_listening(&mut server, port);
-            servers.push(server);
+        // Where the answers of a busy end come too late again and again, its connections stay TCP.
+        for _ in 0..TRIES {
+            let backends = [7001, 7002].map(|port| format!("{}:{port}", pair.address));
+            let mut service = service(c, &group, "10.96.0.1:80", backends)?;
+            let mut servers = Vec::new();
+            for (name, port) in [("one", 7001), ("two", 7002)] {
+                let mut command = pair.server.command(Side::Run, Some(&dir), &python);
+                let mut server =
+                    c.start(name, command.args(["-c", SERVER, "0.0.0.0", &port.to_string(), name]));
+                pair.server.wait_listening(&mut server, port);
+                servers.push(server);
+            }
+            let enter = group.enter();
+            let enter: Vec<&str> = enter.iter().map(String::as_str).collect();
+            let mut command = pair.client.wrapped(&enter, Side::Run, Some(&dir), &python);
+            let mut client =
+                c.start("client", command.args(["-c", CLIENT, "10.96.0.1", "80", "16", "12"]));
+            let upgraded = talk(&mut client, &mut service, &[7001, 7002]);
+            drop(servers);
+            if plain() || upgraded >= 2 {
+                return Ok(());
+            }
         }
-        let enter = group.enter();
-        let enter: Vec<&str> = enter.iter().map(String::as_str).collect();
-        let mut command = pair.client.wrapped(&enter, Side::Run, Some(&dir), &python);
-        let mut client =
-            c.start("client", command.args(["-c", CLIENT, "10.96.0.1", "80", "16", "12"]));
-        let upgraded = talk(&mut client, &mut service, &[7001, 7002]);
-        assert!(plain() || upgraded >= 2, "nobody met in the directory");
-        drop(servers);
-        Ok(())
+        panic!("nobody met in the directory in {TRIES} tries");
     });
 }

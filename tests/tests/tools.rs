@@ -163,7 +163,7 @@ fn link_groups_are_shown_at_both_ends() {
                 "{row}"
             );
             client.say("\n");
-            client.success(secs(10));
+            client.success(secs(60));
             server.stop();
         }
         assert!(
@@ -231,7 +231,7 @@ fn eids_are_kept_and_keep_programs_apart() {
                 assert!(codes.contains(&(Some(0x0500_0000), Some(0x0303_0001))), "{codes:x?}");
             }
             client.say("\n");
-            client.success(secs(10));
+            client.success(secs(60));
             server.stop();
         }
         assert_eq!(
@@ -258,7 +258,7 @@ fn dissected(tshark: &Path, file: &Path) -> String {
 
 /// Waits until the file is no longer written to.
 fn settled(file: &Path, least: usize) {
-    let end = Deadline::within(secs(10));
+    let end = Deadline::within(secs(60));
     while fs::metadata(file).map_or(0, |meta| meta.len()) < least as u64 {
         assert!(!end.is_over(), "{} stays short", file.display());
         std::thread::sleep(millis(10));
@@ -353,7 +353,7 @@ fn tshark_reads_the_handshake() {
                 );
             }
             client.say("\n");
-            client.success(secs(10));
+            client.success(secs(60));
             server.stop();
         }
         let refused = Command::new(shortwire())

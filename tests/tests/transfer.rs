@@ -295,13 +295,13 @@ fn transfers_do_go_through_shared_memory() {
             let mut server = c.serve("server", port, &mut command("server"));
             let mut client = c.start("client", &mut command("client"));
             let watch = c.watch(&[port]);
-            watch.wait_smcd(2, secs(10));
+            watch.wait_smcd(2, secs(60));
             if plain() {
                 std::thread::sleep(millis(100));
             }
             client.signal(rustix::process::Signal::KILL);
-            client.wait(secs(5));
-            server.success(secs(10));
+            client.wait(secs(60));
+            server.success(secs(60));
         }
         Ok(())
     });

@@ -89,7 +89,7 @@ fn ports(said: &str) -> Option<[String; 3]> {
 
 fn finish(mut peer: Proc, mut user: Proc) {
     user.say("\n");
-    user.success(secs(20));
+    user.success(secs(60));
     peer.stop();
 }
 
@@ -119,7 +119,7 @@ fn operation(program: &Path, operation: &str, subject: Subject) {
         if subject == Gone {
             // Ended, not broken off, and whole.
             let told = said.lines().find_map(|line| line.strip_prefix("told ")).expect("a line");
-            peer.wait_line(&format!("end {told}"), secs(10));
+            peer.wait_line(&format!("end {told}"), secs(60));
         }
         finish(peer, user);
         Ok(())
@@ -221,7 +221,7 @@ fn all_stays_tcp_or_there_is_no_ring_where_that_is_asked_for() {
         let (mut peer, mut user, _, said) =
             run(c, &program, "control", &[("SHORTWIRE_IO_URING", "deny")]);
         assert!(said.starts_with("no ring: Function not implemented"), "{said}");
-        user.success(secs(10));
+        user.success(secs(60));
         peer.stop();
         Ok(())
     });

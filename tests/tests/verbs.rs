@@ -151,7 +151,7 @@ fn echoed(c: &Case, what: &str) -> Result<(String, usize, usize), Skip> {
     };
     let mut server = c.serve("server", port, &mut over(&["-c", SERVER, what, &number]));
     let mut client = c.start("client", &mut over(&["-c", CLIENT, &number]));
-    server.wait_line("echoed", secs(20));
+    server.wait_line("echoed", secs(60));
     let linked = || {
         let ends = system_tests::connections(&[port]).into_iter().filter(|c| c.smcd);
         ends.inspect(|c| assert_eq!(c.device, "verbs")).count()
@@ -165,8 +165,8 @@ fn echoed(c: &Case, what: &str) -> Result<(String, usize, usize), Skip> {
     }
     let after = linked();
     client.say("\n");
-    let said = client.success(secs(10)).trim().to_string();
-    let _ = server.wait(secs(10));
+    let said = client.success(secs(60)).trim().to_string();
+    let _ = server.wait(secs(60));
     Ok((said, before, after))
 }
 
@@ -210,7 +210,7 @@ fn it_is_shown() {
         // Until it has been looked at.
         let args = ["-c", "127.0.0.1", "-p", &number, "-t", "600"];
         let mut client = c.start("client", prefer("verbs", &iperf3).args(args));
-        watch.wait_smcd(2, secs(20));
+        watch.wait_smcd(2, secs(60));
         let shown = |what: &[&str]| {
             let said =
                 Command::new(system_tests::shortwire()).args(what).output().expect("shortwire");
@@ -240,7 +240,7 @@ fn it_is_shown() {
             "{group:#}"
         );
         client.signal(rustix::process::Signal::KILL);
-        client.wait(secs(10));
+        client.wait(secs(60));
         watch.expect_device("verbs", 2);
         Ok(())
     });

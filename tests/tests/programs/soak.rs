@@ -152,7 +152,7 @@ impl Soak<'_> {
 
     fn postgres(&mut self) {
         let said =
-            self.database.client(self.c, &self.clients.pgbench, &["-n", "-c", "4", "-T", "1"]);
+            self.database.client(self.c, &self.clients.pgbench, &["-n", "-c", "4", "-t", "100"]);
         assert!(said.contains("number of failed transactions: 0 "), "{said}");
         let check = "select (select sum(abalance) from pgbench_accounts) = (select sum(delta) from pgbench_history)";
         assert_eq!(self.database.client(self.c, &self.clients.psql, &["-Atc", check]).trim(), "t");

@@ -14,6 +14,9 @@ use serde::{Deserialize, Serialize};
 const SIZES: [usize; 2] = [64, 16 << 10];
 /// Of the processor, for each of them: on a busy machine as many messages as on a quiet one.
 const TIME: Duration = Duration::from_millis(40);
+/// Parts of that time, of which the best counts: a machine that is not told of the time that its host
+/// takes from it counts that as its own.
+const WINDOWS: u32 = 5;
 /// Messages before a connection is measured: it has left TCP by then, if it ever does.
 const WARM: usize = 200;
 
@@ -54,18 +57,21 @@ pub fn here() -> Result<Cost> {
         for _ in 0..WARM {
             message(size)?;
         }
-        let (begun, mut count) = (used(), 0u32);
-        let taken = loop {
-            for _ in 0..16 {
-                message(size)?;
-            }
-            count += 16;
-            let taken = used() - begun;
-            if taken >= TIME {
-                break taken;
-            }
-        };
-        *ns = taken.as_nanos() as f64 / f64::from(count);
+        *ns = f64::INFINITY;
+        for _ in 0..WINDOWS {
+            let (begun, mut count) = (used(), 0u32);
+            let taken = loop {
+                for _ in 0..16 {
+                    message(size)?;
+                }
+                count += 16;
+                let taken = used() - begun;
+                if taken >= TIME / WINDOWS {
+                    break taken;
+                }
+            };
+            *ns = ns.min(taken.as_nanos() as f64 / f64::from(count));
+        }
     }
     Ok(Cost::of(ns))
 }
