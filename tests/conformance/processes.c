@@ -226,7 +226,7 @@ CASE(fork_turns)
 {
     int fd = fresh(), mine[2], yours[2];
     char c = 0;
-    /* Over verbs it may end by this limit, as differences.txt says. */
+    /* Over verbs bytes unread at the fork may stay away (differences.txt): this limit ends the wait for them. */
     limit_life(10);
     MUST(pipe(mine));
     MUST(pipe(yours));

@@ -214,7 +214,7 @@ CASES(receive_time_limit, ALL, name_of, UPGRADES)
     R(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &t, sizeof t));
     struct moment start = moment();
     say("%s", result(get(arg, fd, 10)));
-    /* Of the ticks the first may be nearly over. */
+    /* The kernel counts these limits in its ticks, of which the first may be nearly over. */
     say("it waited %d", ms_since(start) >= 39);
     tell('w', 4);
     say("in time %s", result(get(arg, fd, 10)));

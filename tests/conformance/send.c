@@ -224,7 +224,7 @@ CASES(send_time_limit, ALL, name_of, UPGRADES)
     long total = fill_up(fd);
     struct moment start = moment();
     say("5 more: %s", result(give(arg, fd, 5)));
-    /* Of the ticks the first may be nearly over. */
+    /* The kernel counts these limits in its ticks, of which the first may be nearly over. */
     say("it waited %d", ms_since(start) >= 39);
     say("the peer reads all: %d", tell('r', total) == total);
     say("5 more: %s", result(give(arg, fd, 5)));

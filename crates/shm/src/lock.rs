@@ -278,7 +278,7 @@ fn frame(word: u64) -> u32 {
 fn was_left(word: u64, here: u32) -> bool {
     // Without libc a handler's calls run on another stack than those that it has interrupted, so
     // addresses say nothing: a handler that took its owner's lock would spoil what it guards.
-    // Neither do those that Miri makes up, and it knows no sigaltstack.
+    // Under Miri addresses are made up, and say nothing either.
     if cfg!(any(shortwire_raw, miri)) {
         return false;
     }

@@ -20,11 +20,12 @@ pub struct Ledger {
     notes: [AtomicU64; NOTES],
     /// Descriptors that name a connection.
     held: [AtomicU32; table::CAPACITY as usize],
-    /// Not by alignment: mmap keeps to the pages that the kernel has.
+    /// Up to whole pages. By alignment it would be wrong: mmap keeps to the pages that the kernel has, and a
+    /// reference to less than it asks for is undefined.
     _rest: [u8; FIELDS.next_multiple_of(table::LARGEST_PAGE) - FIELDS],
 }
 
-/// Bytes of the others.
+/// Bytes of a ledger's fields in front of `_rest`.
 const FIELDS: usize = 8 + NOTES * 8 + table::CAPACITY as usize * 4;
 
 /// The latest so many connections that were passed.

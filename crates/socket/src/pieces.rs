@@ -110,13 +110,13 @@ pub fn flags(of: i32) -> Result<i32, isize> {
     Ok(meant(libc::RWF_NOWAIT, libc::MSG_DONTWAIT) | meant(NOSIGNAL, libc::MSG_NOSIGNAL))
 }
 
-/// Since Linux 6.18.
+/// RWF_NOSIGNAL of Linux 6.18.
 const NOSIGNAL: i32 = 0x100;
 
 /// The flags of pwritev2 that this kernel takes for sockets, of those whose meaning is known here. Linux 6.1
 /// refuses RWF_NOWAIT, 6.8 RWF_NOAPPEND.
 fn taken() -> i32 {
-    /// Of no flag.
+    /// No flag: the kernel has been asked.
     const ASKED: i32 = 1 << 30;
     const NOAPPEND: i32 = 0x20;
     static TAKEN: AtomicI32 = AtomicI32::new(0);
@@ -125,10 +125,11 @@ fn taken() -> i32 {
         return before & !ASKED;
     }
     let old = [libc::RWF_HIPRI, libc::RWF_DSYNC, libc::RWF_SYNC, libc::RWF_APPEND];
-    let [here, there] = match sys::unix_pair() {
-        Ok(pair) => pair,
-        // For want of a descriptor, or forbidden: another call may ask.
-        Err(_) => return old.iter().fold(libc::RWF_NOWAIT, |all, flag| all | flag),
+    // A sandbox that was entered since may kill for what the program does not call itself. And where a
+    // descriptor is wanted, another call may ask.
+    let pair = if crate::fds::has_stopped() { None } else { sys::unix_pair().ok() };
+    let Some([here, there]) = pair else {
+        return old.iter().fold(libc::RWF_NOWAIT, |all, flag| all | flag);
     };
     let byte = one((&raw const *b" ").cast(), 1);
     let piece = (&raw const byte) as usize;
