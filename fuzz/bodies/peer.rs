@@ -92,7 +92,7 @@ fn use_it(end: &End) {
     let _ = end.send(&[1; 5000]);
     let _ = c.arm_data();
     c.arm_space();
-    c.cover(3);
+    c.cover(3, 0);
     c.drain_doorbells(fd, c.doorbells_seen());
     let _ = (c.ready(fd), c.unread(fd), c.unsent(), c.has_news(), c.read_stamp(), c.space_epoch());
     let _ = (

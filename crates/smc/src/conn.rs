@@ -7,6 +7,7 @@
 //! copied once, checked by `Cursor::follow`, and never used unchecked.
 #![allow(unsafe_code)]
 
+pub mod announce;
 #[allow(clippy::multiple_unsafe_ops_per_block)]
 pub mod bells;
 mod bounds;
@@ -70,9 +71,11 @@ use phase::{self as p, Phase, Receives, Sends};
 use reach::{Reach, each};
 use window::{Window, header};
 
+use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 
 use dibs::ism::Far;
+use dibs::loopback::slot_of;
 use dibs::verbs::Remote;
 use shm::lock::{FastLock, Reentered};
 
@@ -165,6 +168,8 @@ pub struct Ends {
     pub bells: *const Bells,
     /// The device that has it.
     pub kind: Kind,
+    /// Whether the peer sets bits in its arena for what happens.
+    pub is_announced: bool,
 }
 
 /// Where a peer's buffer is.
@@ -196,11 +201,28 @@ impl Conn {
 
     /// Sets marks; what was before.
     pub(crate) fn set(&self, marks: u32) -> Phase {
-        self.phase.set(marks)
+        let was = self.phase.set(marks);
+        self.stir();
+        was
     }
 
     pub(crate) fn clear(&self, marks: u32) {
         self.phase.clear(marks);
+        self.stir();
+    }
+
+    /// As [`phase::Word::turn_sends`].
+    fn turn_sends(&self, next: impl Fn(Sends) -> Sends) -> Sends {
+        let was = self.phase.turn_sends(next);
+        self.stir();
+        was
+    }
+
+    /// As [`phase::Word::turn_receives`].
+    fn turn_receives(&self, next: impl Fn(Receives) -> Receives) -> Receives {
+        let was = self.phase.turn_receives(next);
+        self.stir();
+        was
     }
 
     /// What this process notes of it for itself.
@@ -305,6 +327,9 @@ impl Conn {
         w.my_size.store(e.my_len - HEADER_LEN, Relaxed);
         w.my_waits.store(e.my_waits, Relaxed);
         w.bells.store(e.bells.cast_mut(), Relaxed);
+        let has_bits = e.is_announced && e.kind == Kind::Loopback;
+        let bits = if has_bits { announce::in_front_of(e.my_waits) } else { null_mut() };
+        w.announced_in(bits, slot_of(e.my_token));
         w.my.store(e.my, Release);
         // Written in the peer's stead: it starts armed, because whoever sleeps there sleeps in the
         // kernel, and it may not have attached yet when our first bytes go out.
@@ -322,8 +347,8 @@ impl Conn {
         let Reached { kind, buffer, checked } = peer;
         let (peer, waits) = match buffer {
             Buffer::Mapped(header, waits) => (header, waits),
-            Buffer::Far(far) => (self.attach_far(&far), core::ptr::null_mut()),
-            Buffer::Linked(remote) => (self.attach_linked(&remote), core::ptr::null_mut()),
+            Buffer::Far(far) => (self.attach_far(&far), null_mut()),
+            Buffer::Linked(remote) => (self.attach_linked(&remote), null_mut()),
         };
         self.identity.path.store(path::of(kind, copy), Relaxed);
         w.peer_size.store(len - HEADER_LEN, Relaxed);
@@ -331,6 +356,9 @@ impl Conn {
             self.keep_records();
         }
         w.peer_waits.store(waits, Relaxed);
+        let has_bits = kind == Kind::Loopback;
+        let bits = if has_bits { announce::in_front_of(waits) } else { null_mut() };
+        w.announces_in(bits, slot_of(token));
         w.peer.store(peer, Release);
         each!(self.reach(), reach => reach.introduce(self.with_bounds(0)));
     }
@@ -448,7 +476,7 @@ pub(crate) fn after_fork_child() {
     for (_, conn) in table.here() {
         // The numbers of waits in that page are the parent's: here each connection is waited for by
         // itself.
-        conn.window().peer_waits.store(core::ptr::null_mut(), Relaxed);
+        conn.window().peer_waits.store(null_mut(), Relaxed);
         image::after_fork_child(conn);
     }
 }

@@ -8,8 +8,9 @@
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// The release that this code was written for.
-const NEWEST: u8 = 1;
+/// The release that this code was written for. What is new in
+/// - 2: who publishes sets bits in its peer's arena, for waits that name a row (`conn::announce`).
+const NEWEST: u8 = 2;
 /// The oldest that it can speak instead.
 const OLDEST: u8 = 1;
 
@@ -59,6 +60,11 @@ impl Releases {
     /// None where it is no range.
     pub fn new(oldest: u8, newest: u8) -> Option<Releases> {
         (oldest <= newest).then_some(Releases { oldest, newest })
+    }
+
+    /// Whether it sets bits for what happens on a connection.
+    pub fn announces(self) -> bool {
+        self.newest >= 2
     }
 
     /// Both numbers in one word.
@@ -180,7 +186,7 @@ mod tests {
         ];
         assert_eq!(
             (NEWEST, words, HEADER_LEN),
-            (1, [0, 8, 16, 24, 32, 36, 40, 44, 48, 52, 56], 64)
+            (2, [0, 8, 16, 24, 32, 36, 40, 44, 48, 52, 56], 64)
         );
     }
 }

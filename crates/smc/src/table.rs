@@ -379,6 +379,16 @@ impl Header {
         waits::free(wait);
     }
 
+    /// Takes a row of bits for a wait (`conn::announce`): its number plus one; 0 when all are taken.
+    pub fn take_row(&self) -> u32 {
+        waits::take_row()
+    }
+
+    /// Gives a row back.
+    pub fn free_row(&self, row: u32) {
+        waits::free_row(row);
+    }
+
     /// The connection in a slot that is mapped here whose socket has this inode, and of which
     /// `which` holds.
     pub fn find(&self, inode: u32, which: impl Fn(u32, &Conn) -> bool) -> Option<u32> {

@@ -72,7 +72,7 @@ fn message(from: &End, to: &End) {
 /// A wait that covers its connection has asked for a bell, and fetches it when it was rung for the
 /// first time.
 fn bell(from: &End, to: &End) -> (u32, Option<i32>) {
-    to.conn.cover(WAIT);
+    to.conn.cover(WAIT, 0);
     let number = bells::number();
     page(to).ask_for_bell(WAIT, number);
     // The first message rings what every connection begins with.
@@ -241,7 +241,7 @@ fn as_somebody_else(f: impl FnOnce()) -> bool {
 
 /// A wait makes its bell for a peer of another user, and listens at once.
 fn made_bell(to: &End) -> Option<(u32, i32)> {
-    to.conn.cover(WAIT);
+    to.conn.cover(WAIT, 0);
     let (mut seldom, mut made) = (Source::Nowhere, Source::Nowhere);
     let ask =
         || (seldom, made) = (bells::make(to.conn, WAIT, false), bells::make(to.conn, WAIT, true));
@@ -366,7 +366,7 @@ fn made_by_another() -> (i32, libc::pid_t) {
 fn only_a_connected_socket_is_rung() {
     let _serial = serial();
     let (from, to) = acquainted();
-    to.conn.cover(WAIT);
+    to.conn.cover(WAIT, 0);
     message(&from, &to);
     let channels: Vec<i32> =
         hidden::all().filter(|&fd| sys::kind_of(fd) == libc::S_IFSOCK).collect();

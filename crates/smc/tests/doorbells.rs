@@ -189,7 +189,7 @@ fn event_loops(name: &str, covered: bool) {
                         .enumerate()
                         .map(|(k, p)| {
                             let stream = |side: usize| (2 * k + side) as u8;
-                            p[side].conn.cover(wait);
+                            p[side].conn.cover(wait, 0);
                             (
                                 Some(Sender::new(
                                     p[side],

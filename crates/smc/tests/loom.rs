@@ -3,6 +3,9 @@
 //! `RUSTFLAGS="--cfg loom" cargo test -p smc --test loom --release`
 #![cfg(any(loom, miri))]
 
+#[path = "../src/conn/announce.rs"]
+#[allow(dead_code)]
+mod announce;
 #[path = "../src/conn/header.rs"]
 #[allow(dead_code)]
 mod header;
@@ -30,6 +33,7 @@ mod takeback;
 #[path = "loom/words.rs"]
 mod words;
 
+use announce::{Announced, cover_of};
 use header::{DmbHeader, WAITS, Waits};
 use inflight::*;
 use loom::sync::{Arc, Condvar, Mutex};
@@ -241,7 +245,7 @@ fn sleep(covered: bool) {
                 let (conn, page, rung) = (conn.clone(), page.clone(), rung.clone());
                 thread::spawn(move || {
                     assert!(conn.writer().publish(from << 16, (from + 1) << 16));
-                    if conn.writer().sleeper(&rung, Some(&page)) != Sleeper::Nobody {
+                    if conn.writer().sleeper(&rung, Some(&page), || None) != Sleeper::Nobody {
                         conn.send(BELL);
                     }
                 })
@@ -259,6 +263,55 @@ fn sleep(covered: bool) {
         }
         threads.into_iter().for_each(|t| t.join().unwrap());
     });
+}
+
+/// A wait passes over a connection as long as nothing is announced of it. Each publication is found
+/// behind its bit, or by a look behind the request to announce; one that comes behind the last look
+/// rings.
+#[test]
+fn what_is_announced_is_looked_at() {
+    for publications in [1u64, 2] {
+        model(3, move || {
+            let (conn, page) = (Conn::new(), Arc::new(page()));
+            let bits = Arc::new(Announced::default());
+            let writer = {
+                let (conn, page, bits) = (conn.clone(), page.clone(), bits.clone());
+                thread::spawn(move || {
+                    let rung = AtomicU32::new(0);
+                    for from in 0..publications {
+                        assert!(conn.writer().publish(from << 16, (from + 1) << 16));
+                        let sleeper =
+                            conn.writer().sleeper(&rung, Some(&page), || Some((&bits, 7)));
+                        if sleeper != Sleeper::Nobody {
+                            conn.send(BELL);
+                        }
+                    }
+                })
+            };
+            let owner = conn.owner();
+            let published = || (owner.my.prod.load(Acquire) & CURSOR_MASK) >> 16;
+            // The peer is asked to announce, and what was published before is looked for once more.
+            owner.cover(cover_of(1, 1));
+            let mut seen = published();
+            while seen < publications {
+                let mut slots = bits.take(0, 0, 1 << 7);
+                if slots == 0 {
+                    page.sleep(1);
+                    slots = bits.take(0, 0, 1 << 7);
+                    if slots == 0 {
+                        conn.wait();
+                        slots = bits.take(0, 0, 1 << 7);
+                    }
+                    page.wake(1);
+                }
+                if slots != 0 {
+                    assert_eq!(slots, 1 << 7);
+                    seen = published();
+                }
+            }
+            writer.join().unwrap();
+        });
+    }
 }
 
 #[test]
@@ -287,7 +340,7 @@ fn a_wait_is_rung_where_it_listens() {
                     let rung = AtomicU32::new(0);
                     for from in 0..2u64 {
                         assert!(conn.writer().publish(from << 16, (from + 1) << 16));
-                        if conn.writer().sleeper(&rung, Some(&page)) == Sleeper::Nobody {
+                        if conn.writer().sleeper(&rung, Some(&page), || None) == Sleeper::Nobody {
                             continue;
                         }
                         // As `Bells::ring`.

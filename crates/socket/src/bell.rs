@@ -173,7 +173,7 @@ impl State {
             self.covers += 1;
         }
         if !port.conn.is_covered_by(self.wait) {
-            port.conn.cover(self.wait);
+            port.conn.cover(self.wait, 0);
         }
         true
     }

@@ -19,6 +19,7 @@
 
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 
+use super::announce::SLOTS;
 use super::header::{WAITS, Waits};
 use crate::{hidden, sys};
 
@@ -38,6 +39,9 @@ pub type Share = fn(&Bells, page: &Waits, wait: u32, number: u32, listens: bool)
 /// bells.
 pub struct Bells {
     bells: [Bell; WAITS],
+    /// Of each slot of the arena: who is to look at its connection when the peer announces
+    /// something, by a number of whoever waits; 0: nobody.
+    names: [AtomicU32; SLOTS],
     /// The link group and the arena.
     group: AtomicU32,
     arena: AtomicU64,
@@ -102,6 +106,19 @@ impl Bells {
     /// The link group and the arena whose control page it is, and their process.
     pub(crate) fn whose(&self) -> (u32, u64, u32) {
         (self.group.load(Relaxed), self.arena.load(Relaxed), self.process.load(Relaxed))
+    }
+
+    /// Notes who looks at the connection in a slot.
+    pub fn name(&self, slot: u32, who: u32) {
+        if let Some(name) = self.names.get(slot as usize) {
+            name.store(who, Relaxed);
+        }
+    }
+
+    /// Who does; 0: nobody.
+    #[inline]
+    pub fn who(&self, slot: u32) -> u32 {
+        self.names.get(slot as usize).map_or(0, |name| name.load(Relaxed))
     }
 
     /// Rings for a wait that sleeps; false if it listens to no bell. One that it asks for it is

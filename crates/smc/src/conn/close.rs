@@ -27,6 +27,7 @@ impl Conn {
         // The lock is held, or our own thread holds it further up the stack (signal handler).
         let cons = self.rx.cons();
         each!(self.reach(), reach => reach.end(cons.wire() | self.ending.said()));
+        self.announce();
     }
 
     /// Tells the peer that the device went away, whatever locks are held. A confirmation that is
@@ -35,6 +36,7 @@ impl Conn {
         if self.is_committed() && !self.phase().has(p::RECALLED) {
             self.ending.said.fetch_or(ABORT | GONE, Relaxed);
             each!(self.reach(), reach => reach.flag(ABORT | GONE));
+            self.announce();
             self.ring(fd, &self.tx.counts);
         }
     }

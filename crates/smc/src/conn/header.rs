@@ -25,7 +25,8 @@ pub struct DmbHeader {
     pub rx_arm: AtomicU32,
     /// Changes when the peer wants a doorbell for space that we free.
     pub tx_arm: AtomicU32,
-    /// Number of the peer's wait that covers this connection (0: none).
+    /// Number of the peer's wait that covers this connection (0: none), and above it the row in which
+    /// it wants to be told of news (`announce`).
     pub cover: AtomicU32,
     /// Processor on which the peer last sent or made room, plus one; above it how much it lets be
     /// under way (`bounds`).

@@ -3,6 +3,7 @@
 use shm::doorbell::{arm, must_ring};
 use shm::sync::{AtomicU32, Ordering::*, fence};
 
+use super::announce::{Announced, has_row, wait_of};
 use super::header::{CLAIMED, DmbHeader, REVERTED, REVOKED, RUNG_REVOKED, WAITS, Waits};
 
 /// Who has asked for a doorbell.
@@ -37,30 +38,24 @@ impl<'a> Mapped<'a> {
     }
 
     /// Who sleeps at the peer for data and is to be rung for by this caller, after a publication.
-    /// `rung` is what the peer was last rung for, `page` our control page.
+    /// `rung` is what the peer was last rung for, `page` our control page, and `bits` the peer's bits
+    /// with its buffer's slot.
     #[inline(always)]
-    pub fn sleeper(self, rung: &AtomicU32, page: Option<&Waits>) -> Sleeper {
-        if must_ring(&self.my.rx_arm, rung) { Sleeper::OnTcp } else { self.covered_sleeper(page) }
-    }
-
-    /// The wait that covers the peer's side of this connection, if it sleeps and has not been rung
-    /// yet.
-    #[inline(always)]
-    fn covered_sleeper(self, page: Option<&Waits>) -> Sleeper {
+    pub fn sleeper<'b>(
+        self,
+        rung: &AtomicU32,
+        page: Option<&Waits>,
+        bits: impl FnOnce() -> Option<(&'b Announced, u32)>,
+    ) -> Sleeper {
         // SYNC: cover. SeqCst after the SeqCst publication, as the load of the wait word below.
         let cover = self.my.cover.load(SeqCst);
-        if cover == 0 || cover as usize >= WAITS {
-            return Sleeper::Nobody;
+        if has_row(cover) {
+            announce(bits(), cover);
         }
-        let Some(page) = page else { return Sleeper::Nobody };
-        let at = cover as usize;
-        // SYNC: cover. SeqCst after the SeqCst publication; pairs with the fence in `Waits::sleep`.
-        let armed = page.armed[at].load(SeqCst);
-        let sleeps = armed & 1 == 1 && page.rung[at].load(Relaxed) != armed;
-        if sleeps && page.rung[at].swap(armed, Relaxed) != armed {
-            Sleeper::InWait(cover)
+        if must_ring(&self.my.rx_arm, rung) {
+            Sleeper::OnTcp
         } else {
-            Sleeper::Nobody
+            covered_sleeper(wait_of(cover), page)
         }
     }
 
@@ -115,14 +110,20 @@ impl<'a> Mapped<'a> {
         arm(&self.peer.tx_arm);
     }
 
-    /// Lets the wait numbered `wait` (0: none) stand for our arms.
-    pub fn cover(self, wait: u32) {
-        self.peer.cover.store(wait, SeqCst);
+    /// Lets a wait stand for our arms, by its `cover` word (0: none).
+    pub fn cover(self, cover: u32) {
+        self.peer.cover.store(cover, Relaxed);
+        // SYNC: cover. In front of the caller's look: what is published behind that finds the wait.
+        fence(SeqCst);
     }
 
     /// Lets the wait numbered `wait` stand for them no more, if no other one does by now.
     pub fn uncover(self, wait: u32) {
-        let _ = self.peer.cover.compare_exchange(wait, 0, SeqCst, Relaxed);
+        let cover = self.peer.cover.load(Relaxed);
+        // Once: a peer that keeps changing the word would keep us here.
+        if wait_of(cover) == wait {
+            let _ = self.peer.cover.compare_exchange(cover, 0, SeqCst, Relaxed);
+        }
     }
 
     /// Says that our sends leave TCP after `n` bytes.
@@ -181,6 +182,31 @@ impl<'a> Mapped<'a> {
     pub fn flag(self, flags: u64) {
         // SYNC: ends. Pairs with `refresh_rx`.
         self.peer.cons.fetch_or(flags, SeqCst);
+    }
+}
+
+#[inline(never)]
+fn announce(bits: Option<(&Announced, u32)>, cover: u32) {
+    if let Some((bits, slot)) = bits {
+        bits.set(cover, slot);
+    }
+}
+
+/// The wait of this number, if it sleeps and has not been rung yet.
+#[inline(always)]
+fn covered_sleeper(wait: u32, page: Option<&Waits>) -> Sleeper {
+    if wait == 0 || wait as usize >= WAITS {
+        return Sleeper::Nobody;
+    }
+    let Some(page) = page else { return Sleeper::Nobody };
+    let at = wait as usize;
+    // SYNC: cover. SeqCst after the SeqCst publication; pairs with the fence in `Waits::sleep`.
+    let armed = page.armed[at].load(SeqCst);
+    let sleeps = armed & 1 == 1 && page.rung[at].load(Relaxed) != armed;
+    if sleeps && page.rung[at].swap(armed, Relaxed) != armed {
+        Sleeper::InWait(wait)
+    } else {
+        Sleeper::Nobody
     }
 }
 
@@ -245,10 +271,10 @@ mod tests {
     fn each_arm_costs_one_doorbell() {
         let pair = Pair::default();
         let ([writer, owner], rung) = (pair.ends(), AtomicU32::new(0));
-        assert_eq!(writer.sleeper(&rung, None), Sleeper::Nobody);
+        assert_eq!(writer.sleeper(&rung, None, || None), Sleeper::Nobody);
         owner.arm_data();
-        assert_eq!(writer.sleeper(&rung, None), Sleeper::OnTcp);
-        assert_eq!(writer.sleeper(&rung, None), Sleeper::Nobody);
+        assert_eq!(writer.sleeper(&rung, None, || None), Sleeper::OnTcp);
+        assert_eq!(writer.sleeper(&rung, None, || None), Sleeper::Nobody);
     }
 
     #[test]
@@ -258,8 +284,9 @@ mod tests {
         for pair in &pairs {
             pair.ends()[1].cover(5);
         }
-        let rings =
-            |at: usize| pairs[at].ends()[0].sleeper(&rung, Some(&page)) == Sleeper::InWait(5);
+        let rings = |at: usize| {
+            pairs[at].ends()[0].sleeper(&rung, Some(&page), || None) == Sleeper::InWait(5)
+        };
         assert!(!rings(0), "it is awake");
         page.sleep(5);
         assert!(rings(1) && !rings(0) && !rings(1));

@@ -49,7 +49,7 @@ impl Conn {
                 && rx.prod.wire() == written;
             return if whole { Overtakes::Early { doorbells, behind } } else { Overtakes::Torn };
         }
-        self.phase.turn_receives(Receives::back);
+        self.turn_receives(Receives::back);
         Overtakes::Whole { doorbells, behind }
     }
 

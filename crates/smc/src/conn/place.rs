@@ -45,7 +45,8 @@ impl Reach for Mapped<'_> {
             // Nor may they send there in front of what the peer has claimed.
             of.set(p::RESEND);
         }
-        of.phase.turn_sends(Sends::left);
+        of.announce();
+        of.turn_sends(Sends::left);
     }
 
     #[inline(always)]
@@ -155,8 +156,10 @@ impl Reach for Mapped<'_> {
 
     #[inline(always)]
     fn sleeper(self, of: &Conn) -> Sleeper {
+        let w = of.window();
         // SAFETY: our own control page, type-stable.
-        Mapped::sleeper(self, &of.tx.rung, unsafe { of.window().my_waits.load(Relaxed).as_ref() })
+        let page = unsafe { w.my_waits.load(Relaxed).as_ref() };
+        Mapped::sleeper(self, &of.tx.rung, page, || w.peer_bits())
     }
 
     fn failed(self, _of: &Conn, _fd: i32, error: SendError) -> Sent {

@@ -122,7 +122,7 @@ impl Conn {
         if self.publish(reach, tx, cpu) {
             // SAFETY: our own control page, type-stable.
             let page = unsafe { w.my_waits.load(Relaxed).as_ref() };
-            let sleeper = reach.sleeper(&self.tx.rung, page);
+            let sleeper = reach.sleeper(&self.tx.rung, page, || w.peer_bits());
             if sleeper != Sleeper::Nobody {
                 self.wake(fd, tx, sleeper, false);
             }
@@ -130,6 +130,9 @@ impl Conn {
             // The owner took the ring back behind the look at REVOKED. These bytes were taken from
             // the application, so they go out over TCP, first of all.
             self.leave_ring(tx, before);
+        }
+        if room - unread - (len as u32) < room / 2 {
+            self.stir();
         }
         self.tx.counts.call(len);
         Some(len)

@@ -1,9 +1,11 @@
 //! What poll and epoll may say about an upgraded connection, and how a waiter arms it.
 
+use super::announce::{self, Announced, has_row};
 use super::reach::{Any, Reach, each};
 use super::sleepers::{READS, WRITES};
 use super::*;
 use crate::sys;
+use core::sync::atomic::fence;
 use shm::cursor::CURSOR_MASK;
 
 /// Doorbells that may lie unread in front of a sleep. With the two that ring during it (data,
@@ -288,6 +290,7 @@ impl Conn {
     pub fn arm_space(&self) {
         if self.is_committed() && !self.is_muffled() {
             each!(self.reach(), reach => reach.arm_space());
+            self.stir();
         }
     }
 
@@ -354,11 +357,16 @@ impl Conn {
         self.clear_stale(fd, seen, false, false);
     }
 
-    /// Lets the wait numbered `wait` stand for this connection's own arming.
-    pub fn cover(&self, wait: u32) {
-        if self.is_committed() {
-            each!(self.reach(), reach => reach.cover(wait));
+    /// Lets the wait numbered `wait` stand for this connection's own arming. With a `row` (of
+    /// `table::take_row`; 0: none) the peer tells there of what happens, from now on: whether it does.
+    pub fn cover(&self, wait: u32, row: u32) -> bool {
+        if !self.is_committed() {
+            return false;
         }
+        let is_told = row != 0 && self.window().my_bits().is_some();
+        let cover = announce::cover_of(wait, if is_told { row } else { 0 });
+        each!(self.reach(), reach => reach.cover(cover));
+        is_told
     }
 
     /// Takes that back, unless another wait has come to stand for it: its sleeper would be asleep
@@ -375,7 +383,42 @@ impl Conn {
     pub fn is_covered_by(&self, wait: u32) -> bool {
         // Our word in the peer's memory: changed there, it is the peer's own doorbells that go
         // wrong.
-        self.image().is_none() && self.peer().cover.load(Relaxed) == wait
+        self.image().is_none() && announce::wait_of(self.peer().cover.load(Relaxed)) == wait
+    }
+
+    /// The bits in which it is announced, and which of them is its own.
+    pub fn announced(&self) -> Option<(&'static Announced, u32)> {
+        self.window().my_bits()
+    }
+
+    /// Who looks at the connections of our arena, by slot, and the bells of its peer's waits.
+    pub fn bells(&self) -> Option<&'static Bells> {
+        // SAFETY: what `expose` was given, type-stable.
+        unsafe { self.window().bells.load(Relaxed).as_ref() }
+    }
+
+    /// Tells whoever passes over it as long as nothing is announced that something of it has changed
+    /// by what this process does.
+    #[inline(never)]
+    pub(super) fn stir(&self) {
+        if !self.phase().is_committed() {
+            return;
+        }
+        // Our own word, in the peer's memory: changed there, bits of ours are set that cost a look.
+        let cover = self.peer().cover.load(Relaxed);
+        if let Some((bits, slot)) = self.window().my_bits().filter(|_| has_row(cover)) {
+            // SYNC: bits. Behind whatever has changed, plain stores too.
+            fence(SeqCst);
+            bits.set(cover, slot);
+        }
+    }
+
+    /// Tells the peer, if it passes over it, of a change that was published by more than the
+    /// producer word.
+    pub(super) fn announce(&self) {
+        if let Some((bits, slot)) = self.window().peer_bits() {
+            bits.set(self.my().cover.load(SeqCst), slot);
+        }
     }
 
     /// Whether the peer last ran on another processor, so that spinning for it can pay.

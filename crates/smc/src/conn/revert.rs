@@ -47,7 +47,7 @@ impl Conn {
     /// Our sends are on their way back to TCP, and no other thread rings any more; false if they
     /// have been before. The tx lock is held.
     fn begins_to_leave(&self, tx: &mut Tx, unpublished: u64) -> bool {
-        let was = self.phase.turn_sends(|at| match at {
+        let was = self.turn_sends(|at| match at {
             Sends::Ring => Sends::Leaving,
             at => at.gone_back(),
         });
@@ -291,8 +291,9 @@ impl Conn {
                     if reach.close_ring() {
                         self.set(p::RESEND);
                     }
+                    self.announce();
                     self.wake_for_return(fd, sleeper());
-                    self.phase.turn_sends(Sends::left);
+                    self.turn_sends(Sends::left);
                 }
             }
             Any::Image(_) => {
@@ -330,7 +331,7 @@ impl Conn {
             let at = tx.prod.pos;
             if wakes { self.leave_waking(fd, tx, false) } else { self.leave_ring(tx, at) }
         }
-        let was = self.phase.turn_sends(Sends::gone_back);
+        let was = self.turn_sends(Sends::gone_back);
         if matches!(was, Sends::Ready | Sends::Switching) {
             each!(self.reach(), reach => reach.refuse(self));
         }
@@ -364,7 +365,7 @@ impl Conn {
             // The peer has not switched, or has done nothing since. Its first publication fails and
             // it stays on TCP.
             if fix_bells(my) == 0 && before & shm::cursor::CURSOR_MASK == 0 {
-                self.phase.turn_receives(Receives::back);
+                self.turn_receives(Receives::back);
                 return true;
             }
             // A thread of ours sits inside a receive that began on TCP: it cuts the stream when it
@@ -394,6 +395,7 @@ impl Conn {
             }
             rx.cons = rx.prod;
             self.rx.word.store(rx.cons.wire(), Relaxed);
+            self.announce();
             self.ring(fd, &self.tx.counts);
         } else if unread > 0 {
             return true;
@@ -416,7 +418,7 @@ impl Conn {
         loop {
             let due = last.wrapping_sub(rx.drained) & !RUNG_REVOKED;
             if due == 0 || due > FLOOD {
-                self.phase.turn_receives(Receives::back);
+                self.turn_receives(Receives::back);
                 return true;
             }
             // SAFETY: the buffer is ours.
@@ -426,7 +428,7 @@ impl Conn {
             if r <= 0 {
                 // An end of the connection ends the wait for doorbells too.
                 if r != -(libc::EAGAIN as isize) {
-                    self.phase.turn_receives(Receives::back);
+                    self.turn_receives(Receives::back);
                     return true;
                 }
                 return false;

@@ -223,6 +223,9 @@ impl Conn {
         if free == 0 {
             self.is_full();
         }
+        if free < room / 2 {
+            self.stir();
+        }
         if done > 0 {
             self.tx.counts.call(done);
             return Sent::Bytes(done);

@@ -88,7 +88,7 @@ impl End {
 
     /// What a wait does before it sleeps for data.
     fn sleep(&self) {
-        self.conn.cover(7);
+        self.conn.cover(7, 0);
         // SAFETY: a control page of `pair`.
         match unsafe { self.conn.peer_waits().as_ref() } {
             Some(page) => page.sleep(7),
@@ -114,7 +114,10 @@ fn pair(kind: Kind) -> [End; 2] {
     let one = TcpStream::connect(listener.local_addr().expect("an address")).expect("a connection");
     let ends = [End::new(one), End::new(listener.accept().expect("a connection").0)];
     let dmbs: [*mut DmbHeader; 2] = [memory(LEN as usize), memory(LEN as usize)];
-    let pages: [*mut Waits; 2] = [memory(size_of::<Waits>()), memory(size_of::<Waits>())];
+    let pages: [*mut Waits; 2] = [(); 2].map(|()| {
+        let front = size_of::<announce::Announced>();
+        memory::<u8>(front + size_of::<Waits>()).wrapping_add(front).cast()
+    });
     let proof = memory::<u64>(8);
     // SAFETY: mapped above.
     unsafe { proof.write(PROOF) };
@@ -127,6 +130,7 @@ fn pair(kind: Kind) -> [End; 2] {
             my_waits: pages[at],
             bells,
             kind,
+            is_announced: true,
         });
     }
     for (at, end) in ends.iter().enumerate() {

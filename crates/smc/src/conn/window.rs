@@ -8,6 +8,7 @@
 
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 
+use super::announce::Announced;
 use super::bells::Bells;
 use super::{Conn, DmbHeader, Waits};
 use crate::{sys, table};
@@ -29,8 +30,9 @@ pub struct Window {
     pub my_size: AtomicU32,
     /// Usable bytes of the peer's ring.
     pub peer_size: AtomicU32,
-    /// How far we had sent when connections at rest were last looked for.
-    pub swept: AtomicU64,
+    /// Where we announce to the peer what happens, and our bit there: the address, and above it the
+    /// slot of the peer's DMB; 0: an arena has no such place.
+    peer_bits: AtomicU64,
     /// Over ism and verbs: address of the peer's DMB in its own memory, 0 when it is mapped here.
     pub far: AtomicU64,
     /// The process that this is an address of.
@@ -53,6 +55,56 @@ pub struct Window {
     pub stash: AtomicPtr<u8>,
     /// Length of `stash`.
     pub stash_len: AtomicU32,
+    /// The same of where the peer announces it to us, in our arena; 0: it does not.
+    my_bits: AtomicU64,
+    /// How far we had sent when connections at rest were last looked for.
+    pub swept: AtomicU64,
+}
+
+/// Where in `my_bits` and `peer_bits` the slot begins: no address of a program has more bits.
+const SLOT_AT: u32 = 48;
+
+impl Window {
+    /// Where the peer announces what happens, and the bit of this connection there.
+    #[inline]
+    pub fn my_bits(&self) -> Option<(&'static Announced, u32)> {
+        // SAFETY: what `announced_in` was given.
+        unsafe { bits(self.my_bits.load(Relaxed)) }
+    }
+
+    /// Where we announce it to the peer, and the bit of this connection there.
+    #[inline]
+    pub fn peer_bits(&self) -> Option<(&'static Announced, u32)> {
+        // SAFETY: what `announces_in` was given.
+        unsafe { bits(self.peer_bits.load(Relaxed)) }
+    }
+
+    /// The peer announces in these bits of our arena, or nowhere (null).
+    pub fn announced_in(&self, bits: *mut Announced, slot: u32) {
+        self.my_bits.store(word(bits, slot), Relaxed);
+    }
+
+    /// We announce in these bits of the peer's arena, or nowhere (null).
+    pub fn announces_in(&self, bits: *mut Announced, slot: u32) {
+        self.peer_bits.store(word(bits, slot), Relaxed);
+    }
+}
+
+/// An address with a slot above it; 0 where they do not fit into one word.
+fn word(bits: *mut Announced, slot: u32) -> u64 {
+    let (address, slot) = (bits.expose_provenance() as u64, u64::from(slot));
+    let fits = address >> SLOT_AT == 0 && slot >> (64 - SLOT_AT) == 0;
+    if fits && address != 0 { address | slot << SLOT_AT } else { 0 }
+}
+
+/// # Safety
+/// `word` is one of bits in an arena: type-stable, as a retired mapping reads as zeros.
+#[inline(always)]
+unsafe fn bits(word: u64) -> Option<(&'static Announced, u32)> {
+    let address = (word & ((1 << SLOT_AT) - 1)) as usize;
+    // SAFETY: the contract.
+    let bits = unsafe { core::ptr::with_exposed_provenance::<Announced>(address).as_ref() }?;
+    Some((bits, (word >> SLOT_AT) as u32))
 }
 
 static WINDOWS: AtomicPtr<Window> = AtomicPtr::new(core::ptr::null_mut());
@@ -79,7 +131,7 @@ static NO_WINDOW: Window = Window {
     bells: AtomicPtr::new(core::ptr::null_mut()),
     my_size: AtomicU32::new(0),
     peer_size: AtomicU32::new(0),
-    swept: AtomicU64::new(0),
+    peer_bits: AtomicU64::new(0),
     far: AtomicU64::new(0),
     far_pid: AtomicU32::new(0),
     tail: AtomicU32::new(0),
@@ -91,6 +143,8 @@ static NO_WINDOW: Window = Window {
     key: AtomicU32::new(0),
     stash: AtomicPtr::new(core::ptr::null_mut()),
     stash_len: AtomicU32::new(0),
+    my_bits: AtomicU64::new(0),
+    swept: AtomicU64::new(0),
 };
 
 /// The window of a slot of the table.

@@ -349,8 +349,8 @@ fn a_message_with_a_wrong_byte() {
     }
 }
 
-/// An end of the next release but one declines, or is declined, with the numbers of both; one of
-/// the next release speaks ours.
+/// An end that speaks none of our releases declines, or is declined, with the numbers of both; one
+/// that speaks ours beside later ones, or only the older, is upgraded.
 #[test]
 fn ends_of_different_releases() {
     let _serial = serial();
@@ -361,12 +361,15 @@ fn ends_of_different_releases() {
             raw[at..at + 2].copy_from_slice(&releases);
             both(only(which, move |_| Fate::Becomes(raw.clone())))
         };
-        let (server, client) = of([1, 2]);
-        assert!(server.is_upgraded() && client.is_upgraded(), "{which}");
-        let (server, client) = of([2, 3]);
+        let (ours, next) = (Releases::ours(), Releases::ours().newest + 1);
+        for theirs in [[ours.newest, next], [ours.oldest, ours.oldest]] {
+            let (server, client) = of(theirs);
+            assert!(server.is_upgraded() && client.is_upgraded(), "{which}, {theirs:?}");
+        }
+        let (server, client) = of([next, next + 1]);
         assert!(server.is_tcp() && client.is_tcp(), "{which}");
         let (hears, said_it) = if which == ACCEPT { (client, server) } else { (server, client) };
-        let (ours, theirs) = (Releases::ours(), Releases { oldest: 2, newest: 3 });
+        let theirs = Releases { oldest: next, newest: next + 1 };
         let noted = Reason(Mismatch { ours, theirs }.word());
         assert_eq!(hears.reasons(), (reason::VERSION, noted), "{which}");
         let noted = Reason(Mismatch { ours, theirs: ours }.word());

@@ -2,9 +2,10 @@
 //! They are its own, also where a fork child uses the same pages: a child lets none of its waits
 //! stand for a connection that it has inherited.
 
-use core::sync::atomic::{AtomicU64, Ordering::*};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 use super::WAITS;
+use crate::conn::announce::ROWS;
 
 /// Those in use, one bit each.
 static WAITING: [AtomicU64; WAITS / 64] = [const { AtomicU64::new(0) }; WAITS / 64];
@@ -33,7 +34,27 @@ pub fn free(wait: u32) {
     }
 }
 
+/// Rows of bits that waits with many connections have (`conn::announce`), one bit each.
+static ROWS_TAKEN: AtomicU32 = AtomicU32::new(0);
+
+/// A row plus one; 0 when all are taken.
+pub fn take_row() -> u32 {
+    let free = |taken: u32| {
+        let row = taken.trailing_ones();
+        (row < ROWS as u32).then_some(taken | 1 << row)
+    };
+    ROWS_TAKEN.fetch_update(AcqRel, Relaxed, free).map_or(0, |before| before.trailing_ones() + 1)
+}
+
+/// Gives one back.
+pub fn free_row(row: u32) {
+    if row != 0 {
+        ROWS_TAKEN.fetch_and(!(1 << (row - 1)), AcqRel);
+    }
+}
+
 /// In a fork child.
 pub fn after_fork_child() {
     WAITING.iter().for_each(|word| word.store(0, Relaxed));
+    ROWS_TAKEN.store(0, Relaxed);
 }

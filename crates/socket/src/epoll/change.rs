@@ -32,8 +32,7 @@ pub fn open(epfd: i32) -> i32 {
 /// old one counts down.
 fn renew(index: u32, s: &'static Set, epfd: i32) -> bool {
     let Some(mut h) = held(index, s) else { return false };
-    h.hot().list.clear();
-    h.hot().next = 0;
+    h.hot().clear();
     s.wait.store(0, Relaxed);
     s.spin.store(8, Relaxed);
     s.last_kernel.store(0, Relaxed);
@@ -79,11 +78,14 @@ pub fn forget(index: u32, fd: i32) {
     for (i, e) in t.of_set(s) {
         release(&t, i, e);
     }
+    let mut row = 0;
     if let Some(mut h) = held(index, s) {
         h.ears().close(s.epfd.load(Relaxed), s.wait.load(Relaxed));
+        row = core::mem::take(&mut h.hot().row);
     }
     if let Some(c) = connections::get() {
         c.free_wait(s.wait.swap(0, Relaxed));
+        c.free_row(row);
     }
     s.refs.store(0, Release);
 }

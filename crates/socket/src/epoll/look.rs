@@ -4,7 +4,7 @@
 use core::sync::atomic::Ordering::*;
 
 use libc::epoll_event;
-use smc::conn::{Calm, Conn, ERR, HUP, IN, OUT, RDHUP, Waits};
+use smc::conn::{Calm, Conn, ERR, HUP, IN, OUT, RDHUP};
 use smc::sys;
 
 use super::bells::PAGES;
@@ -76,41 +76,49 @@ impl Held {
     /// `out` must be writable for `max` events.
     pub unsafe fn look(&mut self, out: *mut epoll_event, max: usize, told: &[u32]) -> usize {
         let ticks = self.ticks();
-        let len = self.hot().list.len();
         if ticks.wrapping_sub(self.hot().all) > ALL_EVERY * sys::span() {
-            (self.hot().all, self.hot().left) = (ticks, len);
+            self.hot().all = ticks;
+            self.look_at_all();
         }
-        let mut at = if self.hot().next < len { self.hot().next } else { 0 };
-        let (mut n, mut seen) = (0, 0);
-        while seen < len && n < max {
-            let all = self.hot().left > 0;
-            self.hot().left -= usize::from(all);
+        self.take_news();
+        let may_settle = self.may_settle();
+        let (mut at, mut left) = (self.hot().next, self.hot().looked);
+        at = if at < left { at } else { 0 };
+        let (mut begin, mut n, mut calm) = (at, 0, 0);
+        while left > 0 && n < max {
+            at = if at < self.hot().looked { at } else { 0 };
+            left -= 1;
             let Some(spot) = self.hot().list.get(at) else { break };
-            let (index, calm) = (spot.index, !all && spot.is_calm());
-            at = if at + 1 < len { at + 1 } else { 0 };
-            seen += 1;
-            if calm || told.contains(&index) {
-                continue;
-            }
-            if let Some(ev) = self.report(index) {
+            let index = spot.index;
+            if spot.is_calm() {
+                calm += 1;
+                if may_settle && self.settles(at) {
+                    self.pass_over(at, &mut begin);
+                    continue;
+                }
+            } else if !told.contains(&index)
+                && let Some(ev) = self.report(index)
+            {
                 // SAFETY: n < max.
                 unsafe { out.add(n).write(ev) };
                 n += 1;
             }
+            at += 1;
         }
         // Where this look ended the next begins, so that a small `max` starves nobody.
         self.hot().next = at;
+        self.hot().wasted(calm, n);
         n
     }
 
-    /// Gives out what is ready on the hot list from place `from` on.
+    /// Gives out what is ready on the hot list from place `from` on, of what looks go into.
     ///
     /// # Safety
     /// As for `look`.
     pub unsafe fn look_behind(&mut self, from: usize, out: *mut epoll_event, max: usize) -> usize {
         let (mut at, mut n) = (from, 0);
         while n < max
-            && let Some(&Spot { index, .. }) = self.hot().list.get(at)
+            && let Some(&mut Spot { index, .. }) = self.hot().looked_at(at)
         {
             at += 1;
             if let Some(ev) = self.report(index) {
@@ -164,8 +172,9 @@ impl Held {
 
     /// A registration on the hot list of which `wanted` holds.
     fn find(&mut self, wanted: impl Fn(&Entry, &State, &Conn) -> bool) -> Option<u32> {
+        self.take_news();
         let mut at = 0;
-        while let Some(spot) = self.hot().list.get(at) {
+        while let Some(spot) = self.hot().looked_at(at) {
             at += 1;
             let index = spot.index;
             if !spot.is_calm()
@@ -209,11 +218,10 @@ impl Held {
     /// which must be looked again, if so: because some connection's peer cannot ring for space, or
     /// may let no more time pass before it makes some.
     pub fn arm(&mut self) -> Option<u64> {
-        let mut pages = Pages { list: [None; PAGES], used: 0 };
         let (mut silent, mut at, mut soonest) = (false, 0, u64::MAX);
         let (wait, epfd, ticks) =
             (self.set.wait.load(Relaxed), self.set.epfd.load(Relaxed), self.ticks());
-        while let Some(spot) = self.hot().list.get_mut(at) {
+        while let Some(spot) = self.hot().looked_at(at) {
             let (i, page) = (spot.index, spot.page);
             spot.idle = spot.idle.saturating_add(1);
             let recent = ticks.wrapping_sub(spot.since) <= COLD_TICKS * sys::span();
@@ -222,7 +230,6 @@ impl Held {
                 && calm.lasts()
                 && (!spot.sends || calm.conn.has_space() && !calm.conn.counts())
                 && !page.is_null()
-                && pages.hold(page, calm.conn)
             {
                 at += 1;
                 continue;
@@ -271,8 +278,7 @@ impl Held {
                 self.uncover(i);
             }
             let may_stay = idle <= COLD_AFTER || waits_in_silence;
-            let is_held =
-                !is_muffled && (may_stay || recent) && !page.is_null() && pages.hold(page, c);
+            let is_held = !is_muffled && (may_stay || recent) && !page.is_null();
             if may_stay || is_held {
                 if !is_held && !is_muffled && !c.arm_data() {
                     silent = true;
@@ -288,9 +294,11 @@ impl Held {
                 self.heat(i);
             }
         }
-        for (page, c) in pages.list[..pages.used].iter().flatten() {
-            self.ears().listen(epfd, wait, c, page);
-            page.sleep(wait);
+        for at in 0..PAGES {
+            if let Some((page, c)) = self.page(at) {
+                self.ears().listen(epfd, wait, c, page);
+                page.sleep(wait);
+            }
         }
         let soonest = if silent { soonest.min(SILENT_NS) } else { soonest };
         (soonest < u64::MAX).then_some(soonest)
@@ -299,39 +307,11 @@ impl Held {
     /// Nobody sleeps on the set any more: peers need not ring.
     pub fn disarm(&mut self) {
         let wait = self.set.wait.load(Relaxed);
-        let mut last: *const Waits = core::ptr::null();
-        for spot in &self.hot().list {
-            // That of a connection that has ended may be gone.
-            let lives = || entry(spot.index).and_then(Entry::current).is_some();
-            if !spot.page.is_null() && spot.page != last && lives() {
-                last = spot.page;
-                // SAFETY: the control page of a connection that lives.
-                unsafe { (*spot.page).wake(wait) };
+        for at in 0..PAGES {
+            if let Some((page, _)) = self.page(at) {
+                page.wake(wait);
             }
         }
-    }
-}
-
-/// Control pages of the connections that one sleep covers, each with one of them.
-struct Pages {
-    list: [Option<(&'static Waits, &'static Conn)>; PAGES],
-    used: usize,
-}
-
-impl Pages {
-    /// Adds the page of a connection; false when there is no room for it.
-    fn hold(&mut self, page: *const Waits, c: &'static Conn) -> bool {
-        // SAFETY: the control page of a connection that lives, `c`.
-        let page = unsafe { &*page };
-        if self.list[..self.used].iter().flatten().any(|(held, _)| core::ptr::eq(*held, page)) {
-            return true;
-        }
-        if self.used == PAGES {
-            return false;
-        }
-        self.list[self.used] = Some((page, c));
-        self.used += 1;
-        true
     }
 }
 

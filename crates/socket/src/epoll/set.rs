@@ -2,19 +2,23 @@
 #![allow(unsafe_code)]
 
 mod held;
+mod hot;
 
 pub use held::{Held, Owner, held};
 
 use alloc::vec::Vec;
 use core::cell::UnsafeCell;
+use core::ptr::null;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::*};
 
 use libc::epoll_event;
 use shm::lock::FastLock;
+use smc::conn::announce::{Announced, WORDS};
+use smc::conn::bells::Bells;
 use smc::conn::{Calm, Conn, Waits};
 use smc::sys;
 
-use super::bells::Ears;
+use super::bells::{Ears, PAGES};
 use super::sleepers::Sleepers;
 use super::table::{Tables, set};
 use super::underway::Underway;
@@ -234,14 +238,82 @@ pub struct Set {
 // SAFETY: the hot list and the bells are reached through `Held` only, by the holder of `lock`.
 unsafe impl Sync for Set {}
 
-/// Registrations that every wait looks at.
+/// Registrations of which the set's waits know by themselves when something happens.
 pub struct Hot {
+    /// The first `looked` are those that a look goes into; of all others the peer announces what
+    /// happens.
     pub list: Vec<Spot>,
+    pub looked: usize,
     /// Where the next look begins.
     pub next: usize,
-    /// When looks last began to go into all of them, calm or not, and how many are left of that.
+    /// How many calm ones looks have gone into of late, less so many for each event that suit it.
+    pub waste: i32,
+    /// When a look last went into all of them.
     pub all: u64,
-    pub left: usize,
+    /// The row in which peers announce it to this set, plus one; 0: it has none.
+    pub row: u32,
+    /// The control pages in which a sleep is told.
+    pub pages: [Page; PAGES],
+    /// The arenas in which something may be announced.
+    pub arenas: [Arena; PAGES],
+}
+
+impl Hot {
+    /// With nothing on it.
+    pub const fn new() -> Self {
+        Self {
+            list: Vec::new(),
+            looked: 0,
+            next: 0,
+            waste: 0,
+            all: 0,
+            row: 0,
+            pages: [Page::NONE; PAGES],
+            arenas: [Arena::NONE; PAGES],
+        }
+    }
+
+    /// Forgets what is on it, and keeps its memory.
+    pub fn clear(&mut self) {
+        let list = core::mem::take(&mut self.list);
+        *self = Self { list, ..Self::new() };
+        self.list.clear();
+    }
+}
+
+/// A control page of a peer in which the set's wait word stands for registrations.
+#[derive(Clone, Copy)]
+pub struct Page {
+    pub page: *const Waits,
+    /// How many those are, 0: the place is free. One of them, if it is still there.
+    pub spots: u32,
+    pub one: u32,
+}
+
+impl Page {
+    const NONE: Self = Self { page: null(), spots: 0, one: 0 };
+}
+
+/// Bits in an arena of ours.
+#[derive(Clone, Copy)]
+pub struct Arena {
+    pub bits: *const Announced,
+    /// Who looks at which of its slots.
+    pub bells: *const Bells,
+    /// Registrations for which bits may be set there, 0: the place is free.
+    pub spots: u32,
+    /// The bits of those that no look goes into, and how many words they may lie in.
+    pub settled: [u64; WORDS],
+    pub words: usize,
+}
+
+impl Arena {
+    const NONE: Self =
+        Self { bits: null(), bells: null(), spots: 0, settled: [0; WORDS], words: 0 };
+
+    fn is_free(&self) -> bool {
+        self.spots == 0
+    }
 }
 
 /// One of them.
@@ -254,13 +326,31 @@ pub struct Spot {
     pub since: u64,
     /// The control page in which the set's wait word stands for it; null: it is armed by itself.
     pub page: *const Waits,
+    /// Where its peer announces what happens.
+    pub told: Told,
     /// What was there when the last look found nothing.
     pub calm: Option<Calm>,
     /// Whether it was to be told of space then.
     pub sends: bool,
 }
 
+/// Where the peer of a connection announces what happens on it.
+#[derive(Clone, Copy)]
+pub enum Told {
+    /// It was not asked.
+    Unasked,
+    /// It cannot.
+    Nowhere,
+    /// In the arena at this place of `Hot::arenas`, by the bit of this slot.
+    Here(u8, u16),
+}
+
 impl Spot {
+    /// That of a registration of which nothing is known yet.
+    fn new(index: u32, since: u64) -> Self {
+        Self { index, idle: 0, since, page: null(), told: Told::Unasked, calm: None, sends: false }
+    }
+
     /// Whether a look would find nothing, as the last one did.
     #[inline]
     pub fn is_calm(&self) -> bool {
@@ -274,7 +364,7 @@ impl Set {
             turn: FastLock::new(),
             underway: Underway::new(),
             lock: FastLock::new(),
-            hot: UnsafeCell::new(Hot { list: Vec::new(), next: 0, all: 0, left: 0 }),
+            hot: UnsafeCell::new(Hot::new()),
             ears: UnsafeCell::new(Ears::new()),
             wait: AtomicU32::new(0),
             solo: AtomicBool::new(false),

@@ -236,7 +236,7 @@ impl Wait {
         }
         s.last_kernel.store(now, Relaxed);
         self.leave_processor(now);
-        let known = self.held().map_or(0, |mut h| h.hot().list.len());
+        let known = self.held().map_or(0, |mut h| h.hot().looked);
         // SAFETY: forwarded.
         let k = unsafe { self.kernel(n, 0, core::ptr::null()) };
         let k = n + k.max(0) as usize;

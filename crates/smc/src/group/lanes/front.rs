@@ -8,6 +8,8 @@ use core::sync::atomic::Ordering::*;
 use dibs::loopback::FRONT;
 use shm::sync::AtomicU64;
 
+use crate::conn::announce::Announced;
+
 /// Handshakes of a link group at a time.
 pub const LANES: usize = 64;
 /// The longest message, in bytes. Of a Proposal that has more, for its many EIDs, the connection's
@@ -27,7 +29,8 @@ struct Area {
     announced: [AtomicU64; LANES],
     boxes: [Letterbox; LANES],
 }
-const _: () = assert!(size_of::<Area>() <= FRONT);
+/// Behind it lie the bits of what connections have to tell, in front of the control page.
+const _: () = assert!(size_of::<Area>() + size_of::<Announced>() <= FRONT);
 
 /// The front that we read and the one that we write.
 pub struct Fronts {

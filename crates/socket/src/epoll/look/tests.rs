@@ -5,7 +5,7 @@ use super::*;
 use crate::fds::{Kind, go_back_for_others, kind};
 use crate::tests::{Epoll, Pair, close, port, recv, send, serial, upgraded};
 use crate::{endpoint, option};
-use smc::reason;
+use smc::{reason, table as connections};
 
 const ET: i32 = libc::EPOLLET;
 const IN_: i32 = libc::EPOLLIN;
@@ -19,7 +19,7 @@ fn of(ep: &Epoll) -> Held {
 fn look(ep: &Epoll) -> Vec<u32> {
     let mut h = of(ep);
     // The time at which all are looked at is not now.
-    (h.hot().all, h.hot().left) = (h.ticks(), 0);
+    h.hot().all = h.ticks();
     let mut out = [epoll_event { events: 0, u64: 0 }; 8];
     // SAFETY: room for as many.
     let n = unsafe { h.look(out.as_mut_ptr(), 8, &[]) };
@@ -31,6 +31,16 @@ fn calm(ep: &Epoll) -> usize {
     of(ep).hot().list.iter().filter(|spot| spot.is_calm()).count()
 }
 
+/// How many it looks into again.
+fn restless(ep: &Epoll) -> usize {
+    of(ep).hot().list.len() - calm(ep)
+}
+
+/// Into how many registrations looks go.
+fn looked(ep: &Epoll) -> usize {
+    of(ep).hot().looked
+}
+
 /// A set with one connection, which is calm: its two ends and the set.
 fn at_rest(events: i32) -> (Pair, Epoll) {
     let (pair, ep) = (upgraded(), Epoll::new());
@@ -38,8 +48,26 @@ fn at_rest(events: i32) -> (Pair, Epoll) {
     for _ in 0..3 {
         ep.now();
     }
-    assert_eq!((look(&ep), calm(&ep)), (vec![], 1));
+    assert_eq!((look(&ep), calm(&ep), looked(&ep)), (vec![], 1, 1));
     (pair, ep)
+}
+
+/// Connections in a set beside which all are announced.
+const OTHERS: usize = 15;
+
+/// The same beside so many others that looks go into none.
+fn announced(events: i32) -> (Pair, Epoll, Vec<Pair>) {
+    let ((pair, ep), others) = (at_rest(events), Vec::from([(); OTHERS].map(|()| upgraded())));
+    others.iter().for_each(|other| ep.add(other.1, IN_));
+    settle(&ep);
+    assert_eq!(calm(&ep), OTHERS + 1);
+    (pair, ep, others)
+}
+
+/// Looks that find nothing, until they go into none.
+fn settle(ep: &Epoll) {
+    let looks = (0..30).find(|_| look(ep).is_empty() && looked(ep) == 0);
+    assert!(looks.is_some(), "{} are looked at", looked(ep));
 }
 
 fn shutdown(fd: i32, how: i32) {
@@ -71,7 +99,7 @@ fn a_calm_connection_is_looked_at_when_something_happens() {
                 while port(pair.1).conn.has_space() {
                     send(pair.1, &[7; 4096], 0);
                 }
-                assert_eq!((look(ep), calm(ep)), (vec![], 0));
+                assert_eq!((look(ep), restless(ep)), (vec![], 1));
                 while recv(pair.0, 1 << 20, libc::MSG_DONTWAIT).is_ok() {}
             },
             0x100,
@@ -81,7 +109,7 @@ fn a_calm_connection_is_looked_at_when_something_happens() {
             ET,
             |pair, ep| {
                 send(pair.0, b"1", 0);
-                assert_eq!((look(ep).len(), look(ep).len(), calm(ep)), (1, 0, 1));
+                assert_eq!((look(ep).len(), look(ep).len(), restless(ep)), (1, 0, 0));
                 ep.control(libc::EPOLL_CTL_MOD, pair.1, IN_ | ET);
             },
             1,
@@ -91,25 +119,97 @@ fn a_calm_connection_is_looked_at_when_something_happens() {
             ET | libc::EPOLLOUT,
             |pair, ep| {
                 while send(pair.1, &[7; 1 << 16], libc::MSG_DONTWAIT) > 0 {}
-                assert_eq!((look(ep), calm(ep)), (vec![], 0), "it waits for space");
+                assert_eq!((look(ep), restless(ep)), (vec![], 1), "it waits for space");
                 while recv(pair.0, 1 << 20, libc::MSG_DONTWAIT).is_ok() {}
             },
             4,
         ),
     ];
     for (what, events, happens, told) in all {
-        let (pair, ep) = match events {
-            libc::EPOLLWRNORM => (upgraded(), Epoll::new()),
-            _ => at_rest(IN_ | libc::EPOLLRDHUP | events),
-        };
-        if events == libc::EPOLLWRNORM {
-            ep.add(pair.1, IN_ | events);
-            ep.now();
+        for many in [false, true] {
+            let is_space = events == libc::EPOLLWRNORM;
+            let watched = IN_ | if is_space { 0 } else { libc::EPOLLRDHUP | events };
+            let (pair, ep, _others) = match many {
+                true => announced(watched),
+                false => {
+                    let (pair, ep) = at_rest(watched);
+                    (pair, ep, vec![])
+                }
+            };
+            if is_space {
+                ep.control(libc::EPOLL_CTL_MOD, pair.1, IN_ | events);
+                ep.now();
+            }
+            happens(&pair, &ep);
+            let found = look(&ep);
+            assert_eq!(found, [told], "{what}, {many}");
         }
-        happens(&pair, &ep);
-        let found = look(&ep);
-        assert_eq!(found, [told], "{what}");
     }
+}
+
+/// News are told of by the connections that have them, and those alone are looked at.
+#[test]
+fn looks_go_into_what_is_announced() {
+    let _turn = serial();
+    let (pair, ep, others) = announced(IN_);
+    for round in 0..20 {
+        let other = &others[round % OTHERS];
+        send(pair.0, b"1", 0);
+        send(other.0, b"1", 0);
+        assert_eq!((look(&ep).len(), looked(&ep)), (2, 2));
+        assert_eq!((look(&ep).len(), looked(&ep)), (2, 2), "level-triggered");
+        assert!(recv(pair.1, 9, 0).is_ok() && recv(other.1, 9, 0).is_ok());
+        settle(&ep);
+        // What comes between a sleep's arms and its look is found as well.
+        assert!(of(&ep).first_due().is_none());
+        of(&ep).arm();
+        send(pair.0, b"1", 0);
+        assert!(of(&ep).first_due().is_some() && of(&ep).has_news());
+        assert_eq!(look(&ep), [IN_ as u32]);
+        assert!(recv(pair.1, 9, 0).is_ok());
+    }
+}
+
+/// A peer may set bits as it likes: they cost looks.
+#[test]
+fn bits_that_say_nothing_true_cost_a_look() {
+    let _turn = serial();
+    let (pair, ep, others) = announced(IN_);
+    let (bits, _) = port(pair.1).conn.announced().unwrap();
+    let row = of(&ep).hot().row;
+    for slot in 0..smc::conn::announce::SLOTS as u32 + 7 {
+        bits.set(smc::conn::announce::cover_of(9, row), slot);
+    }
+    settle(&ep);
+    close(others[0].1);
+    // Its name stands where it stood.
+    (0..64).for_each(|slot| bits.set(smc::conn::announce::cover_of(9, row), slot));
+    send(pair.0, b"1", 0);
+    assert_eq!(look(&ep), [IN_ as u32]);
+}
+
+/// Rows are few. A set that gets none looks at all that it has, and so does one whose row has gone
+/// to another.
+#[test]
+fn a_set_gives_its_row_back() {
+    let _turn = serial();
+    let table = connections::get().unwrap();
+    let rows: Vec<u32> =
+        core::iter::repeat_with(|| table.take_row()).take_while(|row| *row != 0).collect();
+    assert_eq!(rows.len(), smc::conn::announce::ROWS);
+    let (pair, ep) = at_rest(IN_);
+    let others = [(); OTHERS].map(|()| upgraded());
+    others.iter().for_each(|other| ep.add(other.1, IN_));
+    (0..30).for_each(|_| drop(ep.now()));
+    assert_eq!((calm(&ep), looked(&ep), of(&ep).hot().row), (OTHERS + 1, OTHERS + 1, 0));
+    send(pair.0, b"1", 0);
+    assert_eq!(look(&ep), [IN_ as u32]);
+    rows.into_iter().for_each(|row| table.free_row(row));
+    let (_pair, first, _others) = announced(IN_);
+    let row = of(&first).hot().row;
+    drop(first);
+    let (_pair, second, _others) = announced(IN_);
+    assert_eq!(of(&second).hot().row, row);
 }
 
 #[test]
@@ -166,7 +266,9 @@ fn looks_go_into_all_of_them_in_turn() {
         // SAFETY: room for one.
         assert_eq!(unsafe { h.look(&raw mut event, 1, &[]) }, 1);
     }
-    assert!(h.hot().all != 0 && h.hot().left == 0);
+    assert!(
+        h.hot().all != 0 && h.hot().list.iter().all(|spot| spot.calm.is_some() || spot.idle == 0)
+    );
 }
 
 #[test]

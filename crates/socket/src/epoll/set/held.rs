@@ -1,16 +1,14 @@
 //! What may be done to a set while its lock is held: memberships, hooks, the hot list.
 #![allow(unsafe_code)]
 
-use core::sync::atomic::{Ordering::*, fence};
+use core::sync::atomic::Ordering::*;
 
 use libc::epoll_event;
 use shm::lock::FastGuard;
-use smc::conn::Conn;
-use smc::conn::sleepers::READS;
 
-use super::{Entry, Hot, INDEX_BITS, Set, Spot, State, TAG, TAG_MASK, WATCH};
+use super::{Entry, Hot, INDEX_BITS, Set, State, TAG, TAG_MASK, WATCH};
 use crate::epoll::bells::Ears;
-use crate::epoll::table::{entry, of_conn};
+use crate::epoll::table::entry;
 use crate::fds;
 
 /// The lock of a set is held: the only way to its hot list, to its bells and to the state of its
@@ -113,6 +111,7 @@ impl Held {
                 // The next sleep is not to stand for it any more.
                 spot.calm = None;
             }
+            self.look_at(index);
         }
     }
 
@@ -228,62 +227,6 @@ impl Held {
             core::iter::once(index).chain(rest).find(|&i| entry(i).is_some_and(|e| fires(e, i)));
     }
 
-    /// Puts a hooked registration on the hot list. If it is there, the next look goes into it.
-    pub fn heat(&mut self, index: u32) {
-        let (wait, ticks) = (self.set.wait.load(Relaxed), self.ticks());
-        if let Some(spot) = self.spot(index) {
-            (spot.idle, spot.since, spot.calm) = (0, ticks, None);
-            return;
-        }
-        let place = self.hot().list.len() as u32 + 1;
-        let Some((e, st)) = self.state(index) else { return };
-        st.hot_at = place;
-        let may_cover =
-            |c: &&Conn| wait != 0 && !c.peer_waits().is_null() && may_cover(e.conn(), c);
-        let covered = e.current().filter(may_cover);
-        covered.inspect(|c| c.cover(wait));
-        let page = covered.map_or(core::ptr::null(), Conn::peer_waits);
-        self.hot().list.push(Spot { index, idle: 0, since: ticks, page, calm: None, sends: false });
-    }
-
-    /// A registration's place on the hot list.
-    #[inline]
-    pub fn spot(&mut self, index: u32) -> Option<&mut Spot> {
-        let (_, st) = self.state(index)?;
-        let at = (st.hot_at as usize).checked_sub(1)?;
-        self.hot().list.get_mut(at)
-    }
-
-    /// Lets the set's wait word stand no more for a registration on the hot list: it is armed by
-    /// itself.
-    pub fn uncover(&mut self, index: u32) {
-        let wait = self.set.wait.load(Relaxed);
-        let Some(spot) = self.spot(index) else { return };
-        if !core::mem::replace(&mut spot.page, core::ptr::null()).is_null()
-            && let Some(c) = entry(index).and_then(Entry::current)
-        {
-            c.uncover(wait);
-        }
-    }
-
-    /// Takes a registration off the hot list.
-    pub fn cool(&mut self, index: u32) {
-        self.uncover(index);
-        let Some((_, st)) = self.state(index) else { return };
-        let place = core::mem::take(&mut st.hot_at);
-        if place == 0 {
-            return;
-        }
-        let at = place as usize - 1;
-        let list = &mut self.hot().list;
-        list.swap_remove(at);
-        if let Some(&moved) = list.get(at)
-            && let Some((_, m)) = self.state(moved.index)
-        {
-            m.hot_at = place;
-        }
-    }
-
     /// Whose an event is that the kernel reported for this set.
     pub fn owner(&self, data: u64) -> Owner {
         let low = data as u32;
@@ -302,9 +245,7 @@ impl Held {
     /// In a fork child: the parent's threads and wait words are not ours. What is hooked becomes
     /// hot, armed singly.
     pub fn start_over(&mut self, members: impl Iterator<Item = u32>) {
-        let hot = self.hot();
-        hot.list.clear();
-        hot.next = 0;
+        self.hot().clear();
         self.set.solo.store(true, Relaxed);
         self.set.wait.store(0, Relaxed);
         self.set.sleepers.forget();
@@ -321,16 +262,4 @@ impl Held {
 
 fn hooked_event(index: u32, e: &Entry) -> epoll_event {
     epoll_event { events: WATCH, u64: e.tag(index) }
-}
-
-/// Only one wait can stand for a connection: with several registrations each arms it by itself, and
-/// so does a set beside a thread that sleeps on the connection, perhaps by a bell of its own.
-fn may_cover(conn: u32, c: &Conn) -> bool {
-    // SYNC: alone. Behind the registration; pairs with `bell::Sleep::covers`. Either the thread
-    // sees the registration, or we see the thread.
-    fence(SeqCst);
-    of_conn(conn).nth(1).is_none()
-        && !fds::is_shared(conn)
-        && c.is_committed()
-        && !c.sleepers.others(READS)
 }

@@ -90,8 +90,9 @@ impl Wait {
         let Some(slept) = self.slept else { return (0, 0) };
         let mut rang = [(u64::MAX, 0); IN_ORDER];
         let (mut known, mut at) = (0, 0);
+        h.take_news();
         while known < IN_ORDER
-            && let Some(spot) = h.hot().list.get(at)
+            && let Some(spot) = h.hot().looked_at(at)
         {
             at += 1;
             let index = spot.index;
