@@ -118,6 +118,10 @@ pub struct Client {
     /// Connections (rr only)
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=60_000))]
     pub connections: u32,
+    /// Requests under way at a time, on one connection after the other (rr only) [default: one on
+    /// each]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub active: Option<u32>,
     /// Requests on each connection (short only)
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     pub requests: u16,

@@ -10,6 +10,10 @@ use crate::failure::{Doing, Failure, Result};
 use crate::figures::Figures;
 use crate::histogram::Histogram;
 
+/// Requests on each connection before the clock starts, where not all of them have one under way: a
+/// connection that has said nothing yet is not as it is later.
+const FIRST: u64 = 16;
+
 /// How long answers may take once no more questions are asked.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -39,18 +43,31 @@ pub fn run(args: &Client) -> Result<Figures> {
         askers.push(Asker { channel, id, counter: 0, asked_at: Instant::now(), waiting: false });
     }
 
-    let span = args.start();
-    for asker in &mut askers {
-        let opening = exchange.dialogue.opening(asker.id);
-        asker.ask(&exchange, &opening, span.began, &epoll)?;
+    let all = askers.len();
+    let active = args.active.map_or(all, |active| (active as usize).min(all));
+    if active < all {
+        say_first(&mut askers, &mut exchange, &mut epoll)?;
     }
+    let span = args.start();
+    for asker in &mut askers[..active] {
+        asker.ask(&exchange, span.began, &epoll)?;
+    }
+    let mut next = active % all;
     let mut now = span.began;
     while now < span.deadline && exchange.histogram.count() < args.count {
         for ready in epoll.wait(Some(span.deadline - now)).doing("cannot wait for events")? {
-            let asker = &mut askers[ready.token as usize];
-            if asker.advance(ready, &mut exchange, &epoll)? {
-                asker.ask(&exchange, &[], Instant::now(), &epoll)?;
+            let mut at = ready.token as usize;
+            if !askers[at].advance(ready, &mut exchange, &epoll)? {
+                continue;
             }
+            if active < all {
+                while askers[next].waiting {
+                    next = (next + 1) % all;
+                }
+                at = next;
+                next = (next + 1) % all;
+            }
+            askers[at].ask(&exchange, Instant::now(), &epoll)?;
         }
         now = Instant::now();
     }
@@ -60,6 +77,18 @@ pub fn run(args: &Client) -> Result<Figures> {
     let bytes = messages * exchange.dialogue.bytes_per_message() as u64;
     Ok(Figures::new("rr", size, args.connections, seconds, messages, bytes)
         .with_latency(&exchange.histogram))
+}
+
+/// The first requests on each connection, one at a time. They are not measured.
+fn say_first(askers: &mut [Asker], exchange: &mut Exchange, epoll: &mut Epoll) -> Result<()> {
+    for at in 0..askers.len() {
+        while askers[at].counter < FIRST {
+            askers[at].ask(exchange, Instant::now(), epoll)?;
+            collect_the_rest(askers, exchange, epoll)?;
+        }
+    }
+    exchange.histogram = Histogram::new();
+    Ok(())
 }
 
 /// What was asked must be answered: a connection that was forgotten while the others went on is
@@ -90,20 +119,15 @@ fn collect_the_rest(
 }
 
 impl Asker {
-    fn ask(
-        &mut self,
-        exchange: &Exchange,
-        before: &[u8],
-        now: Instant,
-        epoll: &Epoll,
-    ) -> Result<()> {
+    fn ask(&mut self, exchange: &Exchange, now: Instant, epoll: &Epoll) -> Result<()> {
         let request = exchange.dialogue.request(self.id, self.counter);
         self.asked_at = now;
         self.waiting = true;
-        let sent = if before.is_empty() {
+        let sent = if self.counter > 0 {
             self.channel.send(request, epoll)
         } else {
-            self.channel.send(&[before, request].concat(), epoll)
+            let opening = exchange.dialogue.opening(self.id);
+            self.channel.send(&[&opening, request].concat(), epoll)
         };
         sent.doing("cannot send a request")
     }

@@ -142,8 +142,35 @@ fn own() -> Vec<Case> {
             peers::busy(s, path, 8)
         }),
     ];
-    rows.into_iter().map(peers).chain(busy.map(Case::long_only)).collect()
+    let active = [
+        row("active-1", ACTIVE, PAIR, ACTIVE_1, |s, path| {
+            peers::active(s, path, &["--active", "1"])
+        }),
+        row("active-8", ACTIVE, PAIR, ACTIVE_8, |s, path| {
+            peers::active(s, path, &["--active", "8"])
+        }),
+        row("active-64", ACTIVE, PAIR, ACTIVE_64, |s, path| {
+            peers::active(s, path, &["--active", "64"])
+        }),
+    ];
+    let long = busy.into_iter().chain(active).map(Case::long_only);
+    rows.into_iter().map(peers).chain(long).collect()
 }
+
+const ACTIVE: &str =
+    "requests of 128 bytes on 500 connections in turn, so many under way at a time";
+const ACTIVE_1: Measures = &[
+    ("requests, 1 of 500 connections", "1/s", Higher, Some(Ratio(1.0))),
+    ("requests, 1 of 500 connections, p99", "us", Lower, None),
+];
+const ACTIVE_8: Measures = &[
+    ("requests, 8 of 500 connections", "1/s", Higher, Some(Ratio(1.0))),
+    ("requests, 8 of 500 connections, p99", "us", Lower, None),
+];
+const ACTIVE_64: Measures = &[
+    ("requests, 64 of 500 connections", "1/s", Higher, Some(Ratio(1.0))),
+    ("requests, 64 of 500 connections, p99", "us", Lower, None),
+];
 
 const BUSY_1: Measures = &[("requests beside 1 busy thread", "1/s", Higher, Some(Ratio(1.0)))];
 const BUSY_2: Measures = &[("requests beside 2 busy threads", "1/s", Higher, Some(Ratio(1.0)))];

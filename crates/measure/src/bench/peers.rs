@@ -57,6 +57,15 @@ pub fn rr(session: &Session, path: Path) -> Result<Outcome> {
     counted(Outcome::new(values, cpu), &figures)
 }
 
+/// So many requests at a time, on 500 connections in turn, nothing pinned.
+pub fn active(session: &Session, path: Path, more: &'static [&'static str]) -> Result<Outcome> {
+    let task = Task { cpus: None, connections: Some(500), more, ..session.task("rr") };
+    let (figures, cpu) = run(session, path, task)?;
+    let values =
+        vec![number(&figures, "/messages_per_second")?, number(&figures, "/latency_us/p99")?];
+    counted(Outcome::new(values, cpu), &figures)
+}
+
 /// Requests on a few connections, nothing pinned.
 pub fn few<const CONNECTIONS: u32>(session: &Session, path: Path) -> Result<Outcome> {
     let task = Task { cpus: None, connections: Some(CONNECTIONS), ..session.task("rr") };
