@@ -4,6 +4,8 @@
  *                                 until a line comes on stdin
  * many short PORT N               N times: connect, one request, close
  * many talk PORT ROUNDS           one connection, rounds of known bytes, then silence until a line comes on stdin
+ * many turns PORT N ACTIVE TIMES  N connections in an epoll set, TIMES exchanges, ACTIVE of them at a time on one connection
+ *                                 after the other, then silence until a line comes on stdin
  * From the environment: SHORTWIRE_TEST_LIFE, seconds after which it ends itself (900)
  */
 #include "common.h"
@@ -129,10 +131,59 @@ static int talk(int port, int rounds)
     return 0;
 }
 
+static unsigned turns_bytes(char *bytes, int fd, long time)
+{
+    unsigned len = 1 + mix(time) % 600;
+    fill(bytes, mix(fd * 100000 + time), 0, len);
+    return len;
+}
+
+static int turns(int port, int n, int active, long times)
+{
+    struct end { int fd; long time; unsigned want, got; } *ends = calloc(n, sizeof *ends), *of;
+    int set = MUST(epoll_create1(EPOLL_CLOEXEC)), under_way = 0, next = 0;
+    struct epoll_event ready[64];
+    char out[2048], in[2048];
+    for (int i = 0; i < n; i++) {
+        ends[i].fd = plain_nodelay(dial(port));
+        struct epoll_event e = { .events = EPOLLIN, .data.ptr = &ends[i] };
+        MUST(epoll_ctl(set, EPOLL_CTL_ADD, ends[i].fd, &e));
+    }
+    /* At first each in turn, so that all of them leave TCP. */
+    for (long time = 0, first = n * 20L, all = first + times; time < all || under_way;) {
+        for (; time < all && under_way < (time < first ? 1 : active); under_way++) {
+            int at = time < first ? time / 20 : next;
+            while (ends[at % n].got < ends[at % n].want)
+                at++;
+            of = &ends[at % n];
+            next = at + 1;
+            of->time = time++;
+            of->got = 0;
+            of->want = turns_bytes(out, of->fd, of->time);
+            send_all(of->fd, out, of->want);
+        }
+        int events = MUST(epoll_wait(set, ready, 64, 30000));
+        if (events == 0)
+            die("%d answers do not come", under_way);
+        for (int i = 0; i < events; i++) {
+            of = ready[i].data.ptr;
+            turns_bytes(out, of->fd, of->time);
+            ssize_t got = MUST(recv(of->fd, in, sizeof in, MSG_DONTWAIT));
+            if (got == 0 || got > of->want - of->got || memcmp(in, out + of->got, got) != 0)
+                die("wrong echo on %d", of->fd);
+            of->got += got;
+            under_way -= of->got == of->want;
+        }
+    }
+    wait_for_line("talked", ends[0].fd);
+    printf("done\n");
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     if (argc < 3)
-        die("usage: many server|idle|short|talk PORT ...");
+        die("usage: many server|idle|short|talk|turns PORT ...");
     int port = atoi(argv[2]), a = argc > 3 ? atoi(argv[3]) : 0, b = argc > 4 ? atoi(argv[4]) : 0;
     const char *life = getenv("SHORTWIRE_TEST_LIFE");
     limit_life(life ? atoi(life) : 900);
@@ -142,5 +193,7 @@ int main(int argc, char **argv)
         return idle(port, a, b, argc > 5 ? atoi(argv[5]) : 16);
     if (strcmp(argv[1], "short") == 0)
         return shorts(port, a);
+    if (strcmp(argv[1], "turns") == 0 && argc == 6)
+        return turns(port, a, b, atol(argv[5]));
     return talk(port, a);
 }

@@ -73,6 +73,38 @@ fn neighbours_upgrade_and_others_say_both_releases() {
     });
 }
 
+/// Of many connections in a set few have something to say: looks leave out those of which a peer tells, and
+/// none of those of which it cannot. Later connections are not made by the messages of the first.
+#[test]
+fn whoever_announces_nothing_is_looked_at() {
+    case("announcing", |c| {
+        if plain() {
+            return skip("there are no releases without shortwire");
+        }
+        let many = compile("many")?;
+        let [first, second] = [(1, 1), (1, 2)].map(|(o, n)| library(c, o, n));
+        for [server, client] in [[&second, &second], [&first, &second], [&second, &first]] {
+            let port = Ports::High.free();
+            let number = port.to_string();
+            let mut listening =
+                c.serve("server", port, &mut with(server, &many, &["server", &number]));
+            for active in ["1", "7"] {
+                let words = ["turns", &number, "60", active, "4000"];
+                let mut calling = c.start("client", &mut with(client, &many, &words));
+                calling.wait_line("talked", secs(120));
+                let seen = connections(&[port]);
+                let states: Vec<_> = seen.iter().map(|end| &end.state).collect();
+                let smcd = seen.iter().filter(|end| end.smcd).count();
+                assert!(smcd >= 100, "{smcd} of 120 ends are in shared memory: {states:?}");
+                calling.say("\n");
+                calling.success(secs(20));
+            }
+            listening.stop();
+        }
+        Ok(())
+    });
+}
+
 #[test]
 fn info_tells_builds_and_releases() {
     case("builds", |c| {

@@ -82,6 +82,7 @@ use shm::lock::{FastLock, Reentered};
 use crate::kind::Kind;
 use crate::log;
 use crate::reason::{self, Reason};
+use crate::release::Releases;
 use crate::stats::Wakeups;
 use crate::table::{self, Own};
 use bells::Bells;
@@ -168,8 +169,6 @@ pub struct Ends {
     pub bells: *const Bells,
     /// The device that has it.
     pub kind: Kind,
-    /// Whether the peer sets bits in its arena for what happens.
-    pub is_announced: bool,
 }
 
 /// Where a peer's buffer is.
@@ -327,9 +326,7 @@ impl Conn {
         w.my_size.store(e.my_len - HEADER_LEN, Relaxed);
         w.my_waits.store(e.my_waits, Relaxed);
         w.bells.store(e.bells.cast_mut(), Relaxed);
-        let has_bits = e.is_announced && e.kind == Kind::Loopback;
-        let bits = if has_bits { announce::in_front_of(e.my_waits) } else { null_mut() };
-        w.announced_in(bits, slot_of(e.my_token));
+        w.announced_in(null_mut(), 0);
         w.my.store(e.my, Release);
         // Written in the peer's stead: it starts armed, because whoever sleeps there sleeps in the
         // kernel, and it may not have attached yet when our first bytes go out.
@@ -337,8 +334,15 @@ impl Conn {
         self.phase.turn_receives(|_| Receives::Ready);
     }
 
-    /// Names the peer's DMB, for `commit` to use.
-    pub fn attach(&self, peer: Reached, len: u32, token: u64, copy: bool) {
+    /// Names the peer's DMB, for `commit` to use; `theirs` are the releases that the peer speaks.
+    pub fn attach(
+        &self,
+        peer: Reached,
+        len: u32,
+        token: u64,
+        copy: bool,
+        theirs: Option<Releases>,
+    ) {
         // SAFETY: before `commit` nobody else looks at `tx`.
         unsafe { self.tx.state.alone().size = len - HEADER_LEN };
         self.own().peer_token.store(token, Relaxed);
@@ -356,9 +360,16 @@ impl Conn {
             self.keep_records();
         }
         w.peer_waits.store(waits, Relaxed);
-        let has_bits = kind == Kind::Loopback;
-        let bits = if has_bits { announce::in_front_of(waits) } else { null_mut() };
-        w.announces_in(bits, slot_of(token));
+        // Other devices have no place for bits.
+        let bits = |page, releases: Option<Releases>| match kind == Kind::Loopback
+            && releases.is_some_and(Releases::announces)
+        {
+            true => announce::in_front_of(page),
+            false => null_mut(),
+        };
+        w.announces_in(bits(waits, Some(Releases::ours())), slot_of(token));
+        let my_token = self.own().my_token.load(Relaxed);
+        w.announced_in(bits(w.my_waits.load(Relaxed), theirs), slot_of(my_token));
         w.peer.store(peer, Release);
         each!(self.reach(), reach => reach.introduce(self.with_bounds(0)));
     }

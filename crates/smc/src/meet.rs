@@ -443,7 +443,6 @@ fn expose(
         my_waits: group::own_page(kind, dmb.token),
         bells: group::bells::of(conn.link_group(), dmb.token),
         kind,
-        is_announced: mark::releases(raw).is_some_and(|peer| peer.announces()),
     });
     let info =
         conn.begin_count(fd).filter(|info| is_same_stream(raw, info)).ok_or(reason::RENDEZVOUS)?;

@@ -132,7 +132,7 @@ impl Conn {
             self.leave_ring(tx, before);
         }
         if room - unread - (len as u32) < room / 2 {
-            self.stir();
+            self.stir_if_announced();
         }
         self.tx.counts.call(len);
         Some(len)

@@ -401,15 +401,23 @@ impl Conn {
     /// by what this process does.
     #[inline(never)]
     pub(super) fn stir(&self) {
-        if !self.phase().is_committed() {
-            return;
-        }
-        // Our own word, in the peer's memory: changed there, bits of ours are set that cost a look.
-        let cover = self.peer().cover.load(Relaxed);
-        if let Some((bits, slot)) = self.window().my_bits().filter(|_| has_row(cover)) {
-            // SYNC: bits. Behind whatever has changed, plain stores too.
+        if let Some((bits, slot)) = self.window().my_bits()
+            && self.phase().is_committed()
+        {
+            // SYNC: bits. Behind whatever has changed, plain stores too, and in front of the look whether
+            // there is a row; pairs with `Mapped::cover`.
             fence(SeqCst);
-            bits.set(cover, slot);
+            // Our own word, in the peer's memory: changed there, bits of ours are set that cost a look.
+            bits.set(self.peer().cover.load(Relaxed), slot);
+        }
+    }
+
+    /// The same where a send has left little room, without a fence for connections that have no row. A
+    /// set that gives it one meanwhile may take it for calm: whoever is refused room stirs in order.
+    #[inline]
+    pub(super) fn stir_if_announced(&self) {
+        if has_row(self.peer().cover.load(Relaxed)) {
+            self.stir();
         }
     }
 

@@ -222,9 +222,9 @@ impl Conn {
         }
         if free == 0 {
             self.is_full();
-        }
-        if free < room / 2 {
             self.stir();
+        } else if free < room / 2 {
+            self.stir_if_announced();
         }
         if done > 0 {
             self.tx.counts.call(done);

@@ -130,7 +130,6 @@ fn pair(kind: Kind) -> [End; 2] {
             my_waits: pages[at],
             bells,
             kind,
-            is_announced: true,
         });
     }
     for (at, end) in ends.iter().enumerate() {
@@ -146,7 +145,8 @@ fn pair(kind: Kind) -> [End; 2] {
             }),
             _ => Buffer::Mapped(dmbs[1 - at], pages[1 - at]),
         };
-        end.conn.attach(Reached { kind, buffer, checked: false }, LEN, 0, false);
+        let reached = Reached { kind, buffer, checked: false };
+        end.conn.attach(reached, LEN, 0, false, Some(Releases::ours()));
     }
     ends.iter().for_each(|end| end.conn.commit());
     ends

@@ -1,6 +1,6 @@
 //! The end that calls and proposes.
 
-use super::mark::{told, write};
+use super::mark::{releases, told, write};
 use super::*;
 use crate::conn::upgrade::NOT;
 
@@ -193,7 +193,8 @@ fn accepted(conn: &Conn, fd: i32, ch: Met, raw: &[u8], passed: Option<i32>) -> N
     };
     // The server may switch as soon as it reads the Confirm: everything must be in place before
     // that.
-    conn.attach(reached, len, server.token, CONFIG.copy.load(Relaxed));
+    let copy = CONFIG.copy.load(Relaxed);
+    conn.attach(reached, len, server.token, copy, releases(raw));
     let ours = || Message::Confirm(ends_message(id, kind, &dmb, agreed.eid, release));
     if !say_ours(conn, ch, ours, &lent, &info) {
         // Nobody is at the other end of the channel any more; the rings stay unused.

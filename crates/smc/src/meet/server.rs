@@ -1,6 +1,6 @@
 //! The end that listens, chooses the device and accepts.
 
-use super::mark::{fresh, told};
+use super::mark::{fresh, releases, told};
 use super::*;
 use crate::conn::upgrade::REFUSES;
 
@@ -312,7 +312,8 @@ fn attach_confirmed(
         return Err(reason::RENDEZVOUS);
     }
     let reached = group::attach(id, client.token, len, &told(raw), fd)?;
-    conn.attach(reached, len, client.token, CONFIG.copy.load(Relaxed));
+    let copy = CONFIG.copy.load(Relaxed);
+    conn.attach(reached, len, client.token, copy, releases(raw));
     conn.commit();
     Ok(())
 }

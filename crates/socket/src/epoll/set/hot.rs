@@ -107,6 +107,15 @@ impl Held {
 
     /// Lets the next look go into all of them.
     pub fn look_at_all(&mut self) {
+        let mut at = 0;
+        while let Some(spot) = self.hot().list.get(at) {
+            let index = spot.index;
+            match entry(index).and_then(Entry::current) {
+                Some(_) => at += 1,
+                // Closed in a signal handler that interrupted a look. Its arena may go, too.
+                None => self.cool(index),
+            }
+        }
         let Hot { list, looked, arenas, .. } = self.hot();
         list.iter_mut().for_each(|spot| spot.calm = None);
         *looked = list.len();
@@ -180,7 +189,12 @@ impl Held {
         let row = self.hot().row;
         let told = c.announced().zip(c.bells()).and_then(|((bits, slot), bells)| {
             let arenas = &mut self.hot().arenas;
-            let is = |arena: &Arena| !arena.is_free() && core::ptr::eq(arena.bits, bits);
+            // Another arena may have come to the addresses of one that has ended.
+            let is = |arena: &Arena| {
+                !arena.is_free()
+                    && core::ptr::eq(arena.bits, bits)
+                    && core::ptr::eq(arena.bells, bells)
+            };
             let known = arenas.iter().position(is);
             let at = known.or_else(|| arenas.iter().position(Arena::is_free))?;
             bells.name(slot, index + 1);
