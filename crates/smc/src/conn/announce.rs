@@ -67,8 +67,8 @@ impl Announced {
         let row = row_of(cover).map(|row| &self.0[row]);
         let Some(word) = row.and_then(|row| row.get(slot as usize / 64)) else { return };
         let bit = 1 << (slot % 64);
-        // SYNC: bits. Behind the change. A bit that is set already was not taken when this
-        // looks, and whoever takes it looks at the connection behind that: the change is seen.
+        // SYNC: bits. Behind the change, in front of a look whether the wait sleeps. A bit that is
+        // set already has yet to be taken, and whoever takes it sees the change.
         if word.load(SeqCst) & bit == 0 {
             word.fetch_or(bit, SeqCst);
         }
@@ -81,8 +81,8 @@ impl Announced {
         let Some(word) = self.0.get(row as usize).and_then(|words| words.get(word)) else {
             return 0;
         };
-        // SYNC: bits. Behind the fence of `Waits::sleep` where the caller is about to
-        // sleep: whoever sets a bit behind this sees the sleep.
+        // SYNC: bits. Behind the fence of `Waits::sleep` where the caller is about to sleep: whoever
+        // sets a bit behind this sees the sleep.
         if word.load(SeqCst) & of == 0 {
             return 0;
         }

@@ -401,8 +401,9 @@ impl Conn {
     /// by what this process does.
     #[inline(never)]
     pub(super) fn stir(&self) {
-        if let Some((bits, slot)) = self.window().my_bits()
-            && self.phase().is_committed()
+        // In this order: a process without upgrades has no windows, and is to make none.
+        if self.phase().is_committed()
+            && let Some((bits, slot)) = self.window().my_bits()
         {
             // SYNC: bits. Behind whatever has changed, plain stores too, and in front of the look whether
             // there is a row; pairs with `Mapped::cover`.
