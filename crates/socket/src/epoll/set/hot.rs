@@ -260,13 +260,14 @@ impl Held {
 
     /// Takes a registration off the hot list.
     pub fn cool(&mut self, index: u32) {
-        self.uncover(index);
-        let Some(place) = self.state(index).map(|(_, st)| st.hot_at).filter(|at| *at != 0) else {
+        if self.spot(index).is_none() {
             return;
-        };
+        }
+        self.uncover(index);
+        let Some((_, st)) = self.state(index) else { return };
         // It is looked at since it was uncovered. The last of those takes its place, and the last of
         // all that one's.
-        let at = place as usize - 1;
+        let at = st.hot_at as usize - 1;
         self.hot().looked -= 1;
         let (looked, last) = (self.hot().looked, self.hot().list.len() - 1);
         self.swap(at, looked);
