@@ -37,7 +37,6 @@ pub fn wait_of(cover: u32) -> u32 {
 }
 
 /// The bits of an arena, which lie right in front of its control page. Only where an arena has a front.
-#[cfg(not(any(loom, miri)))]
 pub fn in_front_of(page: *mut super::Waits) -> *mut Announced {
     if page.is_null() { core::ptr::null_mut() } else { page.cast::<Announced>().wrapping_sub(1) }
 }
