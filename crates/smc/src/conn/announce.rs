@@ -25,7 +25,8 @@ pub const SLOTS: usize = WORDS * 64;
 const ROW_AT: u32 = 8;
 const WAIT: u32 = (1 << ROW_AT) - 1;
 
-/// The bits of all rows, in an arena: its peer sets them, its owner takes them.
+/// The bits of all rows, in an arena. Its peer sets them, and its owner for what it does itself; its
+/// owner takes them.
 #[repr(C)]
 #[derive(Debug, Default)]
 pub struct Announced([[AtomicU64; WORDS]; ROWS]);

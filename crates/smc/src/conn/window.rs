@@ -55,7 +55,8 @@ pub struct Window {
     pub stash: AtomicPtr<u8>,
     /// Length of `stash`.
     pub stash_len: AtomicU32,
-    /// The same of where the peer announces it to us, in our arena; 0: it does not.
+    /// Where the peer announces to us what happens, in our arena, and its bit there, packed as
+    /// `peer_bits`; 0: it does not.
     my_bits: AtomicU64,
     /// How far we had sent when connections at rest were last looked for.
     pub swept: AtomicU64,

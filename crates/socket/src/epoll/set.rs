@@ -246,7 +246,8 @@ pub struct Hot {
     pub looked: usize,
     /// Where the next look begins.
     pub next: usize,
-    /// How many calm ones looks have gone into of late, less so many for each event that suit it.
+    /// Calm registrations that looks have gone into of late, less a few for each event that they
+    /// found: above 0 it pays to pass over them.
     pub waste: i32,
     /// When a look last went into all of them.
     pub all: u64,

@@ -29,7 +29,7 @@ struct Area {
     announced: [AtomicU64; LANES],
     boxes: [Letterbox; LANES],
 }
-/// Behind it lie the bits of what connections have to tell, in front of the control page.
+/// Between this area and the control page lie the bits of connections that have news.
 const _: () = assert!(size_of::<Area>() + size_of::<Announced>() <= FRONT);
 
 /// The front that we read and the one that we write.

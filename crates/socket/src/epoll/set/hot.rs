@@ -128,6 +128,10 @@ impl Held {
         for at in 0..PAGES {
             for word in 0..self.hot().arenas[at].words {
                 let Arena { bits, bells, settled, .. } = &self.hot().arenas[at];
+                // Where looks pass over nothing, the arena may be one that has ended.
+                if settled[word] == 0 {
+                    continue;
+                }
                 // SAFETY: in an arena of ours, type-stable.
                 let mut slots = unsafe { &**bits }.take(row, word, settled[word]);
                 // SAFETY: what stands beside an arena of ours, type-stable, too.
