@@ -86,7 +86,8 @@ impl Conn {
         }
         let there = if ph.receives_on_ring() { self.unread(fd) } else { self.queued(fd) };
         // The peer may not be able to send what is missing. The kernel does not insist either then.
-        (1..self.mark()).contains(&there) && !TcpInfo::of(fd).is_none_or(|i| i.nearly_shut())
+        (1..self.mark()).contains(&there)
+            && TcpInfo::of(fd).is_some_and(|info| !info.nearly_shut(fd, there))
     }
 
     /// What the upgrade set on the socket becomes what the application had set.
