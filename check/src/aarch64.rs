@@ -29,6 +29,7 @@ const PRODUCTS: &[&str] =
 /// What is left out of the tests of `shm`, `dibs`, `smc` and `engine`, for the reasons above.
 const NOT_EMULATED: &[&str] = &[
     "address::",
+    "inet::",
     "discarded_part",
     "ism::",
     "verbs::",
