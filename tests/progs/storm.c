@@ -10,11 +10,12 @@
 
 enum { MOST = 1 << 20, ACCEPTORS = 4, CLIENTS = 64, PATIENCE_MS = 30000 };
 
-/* What a client's thread waits for, and since when. */
+/* What a client's thread waits for, and since when; of an answer, how much has come. */
 static struct work {
     int fd;
     long since;
     const char *what;
+    uint32_t got, back;
 } at_work[CLIENTS];
 
 struct request {
@@ -115,10 +116,13 @@ static void end(int fd, uint64_t *random)
     close(fd);
 }
 
-/* Nothing may sleep for long: the other end answers at once. */
+/*
+ * Nothing may sleep for long: the other end answers at once. Where the watch itself comes much too late the machine has stood
+ * still, and nobody was hung.
+ */
 static void *watch(void *arg)
 {
-    for (;; sleep(1))
+    for (long last = now_ms(), late = 0;; sleep(1), late = now_ms() - last - 1000, last = now_ms())
         for (struct work *w = at_work; w < at_work + CLIENTS; w++) {
             long since = __atomic_load_n(&w->since, __ATOMIC_ACQUIRE);
             if (since == 0 || now_ms() - since < PATIENCE_MS)
@@ -126,7 +130,8 @@ static void *watch(void *arg)
             int here = -1, sent = -1;
             ioctl(w->fd, FIONREAD, &here);
             ioctl(w->fd, TIOCOUTQ, &sent);
-            die("%s for %ld ms with %d bytes at hand and %d unsent", w->what, now_ms() - since, here, sent);
+            die("%s for %ld ms, %u of %u bytes have come, %d are at hand and %d unsent; the watch is %ld ms late", w->what,
+                now_ms() - since, w->got, w->back, here, sent, late);
         }
     return NULL;
 }
@@ -168,6 +173,12 @@ static int disturb(int fd, uint64_t *random)
     return fd;
 }
 
+static void begins(struct work *work, const char *what)
+{
+    work->what = what;
+    __atomic_store_n(&work->since, now_ms(), __ATOMIC_RELEASE);
+}
+
 static void *call(void *arg)
 {
     struct work *work = &at_work[(intptr_t)arg];
@@ -175,25 +186,31 @@ static void *call(void *arg)
     char *buf = malloc(MOST);
     long until = now_ms() + seconds * 1000;
     while (now_ms() < until) {
-        work->what = "connects", work->fd = -1;
-        __atomic_store_n(&work->since, now_ms(), __ATOMIC_RELEASE);
+        work->fd = -1;
+        begins(work, "connects");
         int fd = dial(port);
         int count = next_random(&random) % (next_random(&random) % 4 ? 16 : 200);
         for (int i = 0; i < count; i++) {
             struct request r = { next_random(&random), size(&random), size(&random) };
             int pull = 0;
+            begins(work, "changes the connection");
             work->fd = fd = disturb(fd, &random);
-            work->what = "sends";
-            __atomic_store_n(&work->since, now_ms(), __ATOMIC_RELEASE);
+            begins(work, "sends");
             send_all(fd, &r, sizeof r);
             fill(buf, r.seed, 0, r.there);
             send_all(fd, buf, r.there);
             MUST(setsockopt(fd, IPPROTO_TCP, TCP_CORK, &pull, sizeof pull));
-            work->what = "receives";
-            __atomic_store_n(&work->since, now_ms(), __ATOMIC_RELEASE);
-            recv_all(fd, buf, r.back);
+            begins(work, "receives");
+            for (work->got = 0, work->back = r.back; work->got < r.back;) {
+                ssize_t n = recv(fd, buf + work->got, r.back - work->got, 0);
+                if (n == 0)
+                    die("the end behind %u of %u bytes", work->got, r.back);
+                if (n > 0 || errno != EINTR)
+                    work->got += MUST(n);
+            }
             check(buf, ~r.seed, 0, r.back, "client");
         }
+        begins(work, "ends");
         end(fd, &random);
         __atomic_store_n(&work->since, 0, __ATOMIC_RELEASE);
         __atomic_fetch_add(&connections, 1, __ATOMIC_RELAXED);

@@ -52,10 +52,10 @@ pub fn everything(pids: &[i32]) -> String {
     if !plain() {
         let _ = writeln!(text, "-- shortwire ss\n{}", ss::text());
     }
-    if let Ok(said) = Command::new("ss").args(["-tnpo"]).output() {
+    if let Ok(said) = Command::new("ss").args(["-tnpoi"]).output() {
         let all = String::from_utf8_lossy(&said.stdout).into_owned();
         let _ =
-            writeln!(text, "-- kernel\n{}", all.lines().take(30).collect::<Vec<_>>().join("\n"));
+            writeln!(text, "-- kernel\n{}", all.lines().take(60).collect::<Vec<_>>().join("\n"));
     }
     text
 }

@@ -79,6 +79,12 @@ impl Device for Verbs {
             if peer.has_attached {
                 self.probe(peer.group).map_err(AttachError::Os)?;
             }
+        } else if let Some(link) = self.number_of(peer.group) {
+            // A peer names further buffers once it has attached the first over this link, also if the
+            // connection of that one has not looked since. What a fork has to tell of a later
+            // connection would be lost until then, and its peer would go on with a ring that nobody
+            // reads.
+            self.meet(link);
         }
         self.reach(peer.group, peer.gid, token, len, place).map(Reach::Linked)
     }

@@ -182,6 +182,34 @@ fn a_lie_about_a_buffer_breaks_the_link() {
     }
 }
 
+/// The end that connects first must not write before the other has. That names a further buffer only
+/// behind that, so from then on there is nothing to wait for.
+#[test]
+fn a_further_buffer_shows_that_the_other_end_is_connected() {
+    let ends = [0; 2].map(|_| Box::new(Verbs::with_limits(4, 8)));
+    let [server, client] = &ends;
+    server.admit(client.gid());
+    client.admit(server.gid());
+    let made = |own: &Verbs, peer: &Verbs| {
+        own.open(true).unwrap();
+        own.register_dmb(GROUP, peer.gid(), LEN).unwrap()
+    };
+    let attach = |own: &Verbs, of: &Verbs, dmb: &Dmb, first: bool, has_attached: bool| {
+        let told = of.describe_dmb(dmb.token, first).told;
+        let peer = Peer { group: GROUP, gid: of.gid(), pid: me(), first, has_attached };
+        own.attach_dmb(peer, dmb.token, LEN, &told, None).map(drop)
+    };
+    let put = |dmb: &Dmb| client.move_data(dmb.token, 0, [9].as_ptr(), 1, false);
+    let (there, here) = (made(server, client), made(client, server));
+    assert_eq!(attach(client, server, &there, true, false), Ok(()));
+    assert_eq!(put(&there), Err(MoveError::Os(Errno::AGAIN)));
+    assert_eq!(attach(server, client, &here, true, true), Ok(()));
+    let further = made(server, client);
+    assert_eq!(attach(client, server, &further, false, false), Ok(()));
+    assert_eq!((put(&further), put(&there)), (Ok(()), Ok(())));
+    assert_eq!((byte(further.addr), byte(there.addr)), (9, 9));
+}
+
 #[test]
 fn what_ended_is_not_written() {
     let (a, b) = pair(4, 8);
