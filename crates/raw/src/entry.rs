@@ -175,7 +175,7 @@ fn fork_whole(call: &Call) -> isize {
             // SAFETY: taken above by this thread.
             unsafe { heap::HEAP.lock.force_unlock() };
         }
-        fork::parent();
+        fork::parent(result < 0);
     }
     result
 }

@@ -427,3 +427,37 @@ fn only_a_connected_socket_is_rung() {
         libc::waitpid(stranger, std::ptr::null_mut(), 0);
     }
 }
+
+/// A send under a cork wakes later, by the byte that the kernel holds back. That stands for its own
+/// connection alone: news of others of the same wait ring at once.
+#[test]
+fn a_cork_holds_no_other_connection_back() {
+    let _serial = serial();
+    let (from, to) = acquainted();
+    let (number, bell) = bell(&from, &to);
+    let bell = bell.expect("it has come");
+    let set = Set::new(bell);
+    let (other_from, other_to) = rings();
+    assert!(std::ptr::eq(page(&to), page(&other_to)), "of one link group");
+    other_to.conn.cover(WAIT, 0);
+    // The first message rings what every connection begins with.
+    message(&other_from, &other_to);
+    page(&to).listen(WAIT, number);
+    message(&from, &to);
+    assert_eq!(set.told(), Some(EPOLLIN as u32));
+    for round in 0..3 {
+        page(&to).sleep(WAIT);
+        from.conn.keep_nodelay(2, true);
+        for _ in 0..2 {
+            assert_eq!(from.send(&bytes(1, 0, 10)), Ok(10));
+            assert_eq!(set.told(), None, "round {round}: corked");
+        }
+        assert_eq!(other_from.send(&bytes(1, 0, 10)), Ok(10));
+        assert_eq!(set.told(), Some(EPOLLIN as u32), "round {round}");
+        page(&to).wake(WAIT);
+        from.conn.keep_nodelay(2, false);
+        from.conn.push(from.fd);
+        assert_eq!((to.recv(&mut [0; 40], 0), other_to.recv(&mut [0; 20], 0)), (Ok(20), Ok(10)));
+    }
+    hidden::close(bell);
+}

@@ -24,7 +24,7 @@ pub mod travel;
 
 pub use exec::{Kept, before_exec, before_exit, go_back_for_spawn, inherit, undo_exec};
 pub(crate) use fork::{
-    after_fork_child, before_fork, go_back_before_vfork, while_alone, while_held,
+    after_failed_fork, after_fork_child, before_fork, go_back_before_vfork, while_alone, while_held,
 };
 pub(crate) use inside::{call_ended, kept};
 pub(crate) use life::is_shared;
@@ -492,6 +492,31 @@ mod tests {
         assert_eq!(close(pair.0), 0);
         assert_eq!(recv(pair.1, 2, 0), Ok(Vec::new()));
         assert_eq!(close(pair.0), -(libc::EBADF as isize));
+    }
+
+    /// What was counted for a child that there is not is counted no more.
+    #[test]
+    fn a_fork_that_fails_leaves_connections_as_they_were() {
+        let _turn = serial();
+        let (ring, tcp) = (upgraded(), connected());
+        let copy = descriptors::dup(ring.0, || sys::fcntl(ring.0, libc::F_DUPFD_CLOEXEC, 0)) as i32;
+        let held = |fd: i32| conn(found(fd).index).identity.refs.load(Relaxed);
+        let before = [ring.0, ring.1, tcp.0].map(held);
+        for _ in 0..300 {
+            crate::fork::prepare();
+            assert_eq!([ring.0, ring.1, tcp.0].map(held), before.map(|n| 2 * n));
+            crate::fork::parent(true);
+            assert_eq!([ring.0, ring.1, tcp.0].map(held), before);
+        }
+        // Places for what children hold have not run out.
+        crate::fork::prepare();
+        assert!(crate::ledger::has_place());
+        crate::fork::parent(true);
+        for fd in [copy, ring.0] {
+            assert_eq!(close(fd), 0);
+        }
+        assert_eq!(recv(ring.1, 1, 0), Ok(Vec::new()));
+        assert!(!is_shared(found(tcp.0).index));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::epoll;
 use crate::fds::{self, Port, drain};
 use crate::kernel::poll_one;
 use crate::settle::{after_op, settle};
-use crate::transmit::failed;
+use crate::transmit::{failed, send_what_was_deferred};
 use crate::wait::{self, Ahead, Stay};
 use crate::{fail, faulty};
 
@@ -131,6 +131,20 @@ pub unsafe fn sendfile(
     call: &dyn Fn(usize) -> isize,
     splice: &dyn Fn(u32, usize) -> isize,
 ) -> isize {
+    // SAFETY: the caller's obligation.
+    let r = unsafe { sendfile_own(out, input, off, n, call, splice) };
+    fds::port(out).into_iter().for_each(send_what_was_deferred);
+    r
+}
+
+unsafe fn sendfile_own(
+    out: i32,
+    input: i32,
+    off: *mut off_t,
+    n: usize,
+    call: &dyn Fn(usize) -> isize,
+    splice: &dyn Fn(u32, usize) -> isize,
+) -> isize {
     let Some(port) = fds::port(out) else {
         // Out of a connection it goes into a pipe only, and would take doorbells along.
         if fds::port(input).is_some() && off.is_null() && sys::kind_of(out) == libc::S_IFIFO {
@@ -164,7 +178,7 @@ pub unsafe fn sendfile(
             }
             if staked && r > 0 {
                 // SAFETY: the caller's obligation.
-                let rest = unsafe { sendfile(out, input, off, n - r as usize, call, splice) };
+                let rest = unsafe { sendfile_own(out, input, off, n - r as usize, call, splice) };
                 return r + rest.max(0);
             }
             return r;
@@ -207,7 +221,7 @@ pub unsafe fn sendfile(
                 }
                 // Not at once: what lies unread in the ring goes there first.
                 // SAFETY: the caller's obligation.
-                return unsafe { sendfile(out, input, off, n, call, splice) };
+                return unsafe { sendfile_own(out, input, off, n, call, splice) };
             }
             Sent::Kernel if done > 0 => break,
             Sent::Kernel => {
@@ -243,7 +257,9 @@ pub fn splice(
             return call(n);
         }
         count_splice();
-        return into_ring(port, i, n, nonblock, || call(n));
+        let r = into_ring(port, i, n, nonblock, || call(n));
+        send_what_was_deferred(port);
+        return r;
     }
     let Some(port) = fds::port(i).filter(|_| !odd() && sys::kind_of(o) == libc::S_IFIFO) else {
         return call(n);
@@ -310,7 +326,7 @@ fn into_kernel(port: Port, nonblock: bool, plain: impl Fn() -> isize) -> Option<
 fn out_of_kernel(port: Port, n: usize, call: impl Fn(usize) -> isize) -> Option<isize> {
     let Port { conn: c, fd, .. } = port;
     // One that sleeps in the kernel must not have an upgrade begin around it.
-    let held = !c.is_exposed() && c.hold_upgrade();
+    let held = c.hold_unexposed();
     let there = sys::ioctl_int(fd, libc::FIONREAD).unwrap_or(0).max(0) as usize;
     let r = match there {
         _ if held || c.receives_are_back() => Some(call(n)),
@@ -462,7 +478,8 @@ fn out_of_ring(port: Port, pipe: i32, n: usize, nonblock: bool) -> Option<isize>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tests::{close, recv, send, serial, upgraded};
+    use crate::tests::{close, port, recv, send, serial, upgraded};
+    use smc::conn::Pieces;
 
     fn memfd(content: &[u8]) -> i32 {
         let fd = sys::memfd(c"x");
@@ -510,6 +527,30 @@ mod tests {
         assert_eq!((r, at), (2, 10));
         assert_eq!(recv(pair.1, 9, 0), Ok(b"89".to_vec()));
         sys::close(file);
+    }
+
+    /// A signal handler has sent in the middle of the call.
+    #[test]
+    fn what_a_handler_sends_follows_at_once() {
+        let _turn = serial();
+        let (pair, file, [from, to]) = (upgraded(), memfd(b"file "), pipe());
+        assert_eq!(sys::write(to, b"pipe "), 5);
+        let refused: &dyn Fn(usize) -> isize = &|_| panic!("it is upgraded");
+        let handler = || {
+            let said = b"handler ";
+            let iov = [libc::iovec { iov_base: said.as_ptr().cast_mut().cast(), iov_len: 8 }];
+            assert_eq!(crate::deferred::keep(port(pair.0).index, &mut Pieces::new(&iov)), 8);
+        };
+        handler();
+        // SAFETY: no offset.
+        let r = unsafe {
+            sendfile(pair.0, file, core::ptr::null_mut(), 5, refused, &|_, _| panic!("no pipe"))
+        };
+        assert_eq!(r, 0, "the file's place is its end");
+        handler();
+        assert_eq!(spliced(from, pair.0, 5), 5);
+        assert_eq!(recv(pair.1, 64, 0), Ok(b"handler pipe handler ".to_vec()));
+        [file, from, to].into_iter().for_each(|fd| _ = sys::close(fd));
     }
 
     #[test]

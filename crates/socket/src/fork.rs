@@ -41,12 +41,15 @@ pub fn prepare() {
     }
 }
 
-/// After a fork, or a failed one, in the parent.
-pub fn parent() {
+/// After a fork, or one that has `failed`, in the parent.
+pub fn parent(failed: bool) {
     if fds::has_stopped() {
         return;
     }
-    ledger::after_fork_parent();
+    if failed {
+        fds::after_failed_fork();
+    }
+    ledger::after_fork_parent(failed);
     smc::after_fork_parent();
     let held = HELD.swap(0, Relaxed);
     // SAFETY: taken in `prepare` by this thread.

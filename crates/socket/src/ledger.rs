@@ -131,8 +131,18 @@ fn renew() {
     }
 }
 
-pub fn after_fork_parent() {
-    NEXT.store(NONE, Relaxed);
+/// Whether there is one for the child of the fork that is under way.
+#[cfg(test)]
+pub fn has_place() -> bool {
+    NEXT.load(Relaxed) != NONE
+}
+
+/// After a fork; one that has `failed` left nobody who writes to the child's.
+pub fn after_fork_parent(failed: bool) {
+    let next = NEXT.swap(NONE, Relaxed);
+    if failed && next != NONE {
+        TAKEN[next].store(false, Release);
+    }
 }
 
 /// That of the child of `parent`. `each` calls its argument for the connection of every descriptor.
@@ -326,7 +336,7 @@ mod tests {
                 "fork {fork}"
             );
             l.pid.store(NOBODY, Relaxed);
-            after_fork_parent();
+            after_fork_parent(false);
             reap(true, |_, _, _| ());
         }
     }
@@ -351,6 +361,6 @@ mod tests {
         assert_eq!((takes_on(77), takes_on(77)), (Some(number), None));
         assert!(is_let_go(number, 77));
         mine().notes[number as usize - 1].store(0, Relaxed);
-        after_fork_parent();
+        after_fork_parent(false);
     }
 }

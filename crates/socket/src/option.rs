@@ -13,6 +13,7 @@ use crate::bell::LIMITS;
 use crate::epoll;
 use crate::fds::{self, Port};
 use crate::pass::{cmsg_len, cmsg_space};
+use crate::transmit::send_what_was_deferred;
 
 // Not in the libc crate.
 const SO_RCVTIMEO_NEW: c_int = 66;
@@ -120,6 +121,7 @@ pub unsafe fn set(
             }
             if bit == 1 && on != 0 || bit == 2 && on == 0 {
                 c.push(fd);
+                send_what_was_deferred(port);
             }
             if let Some(t) = smc::table::get() {
                 if bit == 1 { &t.stats.nodelay } else { &t.stats.cork }.fetch_add(1, Relaxed);
@@ -129,9 +131,8 @@ pub unsafe fn set(
         (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => {
             let Some(low) = value() else { return plain() };
             fds::MARKED.fetch_or(low != 1, Relaxed);
-            c.identity
-                .user_rcvlowat
-                .store(if low < 0 { i32::MAX as u32 } else { low.max(1) as u32 }, SeqCst);
+            let new = if low < 0 { i32::MAX as u32 } else { low.max(1) as u32 };
+            let before = c.identity.user_rcvlowat.swap(new, SeqCst);
             let r = plain();
             // The kernel has its own idea of the most; 1 is what the upgrade has set in between.
             let mut kept = 1u32;
@@ -141,6 +142,10 @@ pub unsafe fn set(
             }
             // SYNC: options.
             c.keep_waking(fd);
+            if new < before && c.is_exposed() {
+                // Who sleeps on a set for more bytes than are there is not rung again for them.
+                epoll::on_more_room(port.index);
+            }
             r
         }
         (

@@ -244,7 +244,8 @@ fn arm(list: &[pollfd], mut bell: Option<&mut Sleep>) -> (bool, bool, Option<u64
                     held |= c.clear_stale(p.fd, seen, want & IN != 0, want & OUT != 0);
                 }
             }
-            Watched::Set(i) => epoll::arm_set(i),
+            // Of its connections, too, some may have a peer that cannot ring.
+            Watched::Set(i) => soonest = soonest.into_iter().chain(epoll::arm_set(i)).min(),
             Watched::Kernel => {}
         }
     }
@@ -356,7 +357,8 @@ fn merge(list: &mut [pollfd], asked: &[pollfd]) -> isize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tests::{Answer::*, SCRIPTED, recv, send, serial, upgraded};
+    use crate::endpoint;
+    use crate::tests::{Answer::*, Epoll, SCRIPTED, recv, send, serial, upgraded};
 
     fn ask(fd: i32, events: i16, timeout: Option<u64>) -> (isize, i16) {
         let mut list = [pollfd { fd: -1, events, revents: 1 }, pollfd { fd, events, revents: 0 }];
@@ -381,6 +383,20 @@ mod tests {
         assert_eq!(ask(pair.0, libc::POLLOUT, Some(0)), (0, 0));
         while recv(pair.1, 4096, libc::MSG_DONTWAIT).is_ok() {}
         assert_eq!(ask(pair.0, libc::POLLOUT, None), (1, libc::POLLOUT));
+    }
+
+    /// A peer that has shut its stream rings no more for room.
+    #[test]
+    fn a_set_whose_peers_cannot_ring_is_looked_at_again() {
+        let _turn = serial();
+        let (pair, ep) = (upgraded(), Epoll::new());
+        ep.add(pair.0, libc::POLLOUT.into());
+        let shut = || sys::shutdown(pair.1, libc::SHUT_WR);
+        assert_eq!(endpoint::shutdown(pair.1, libc::SHUT_WR, shut), 0);
+        while send(pair.0, &[7; 4096], libc::MSG_DONTWAIT) > 0 {}
+        assert_eq!(ep.now(), []);
+        let list = [pollfd { fd: ep.0, events: libc::POLLIN, revents: 0 }];
+        assert!(arm(&list, None).2.is_some_and(|ns| ns <= SILENT_NS));
     }
 
     #[test]

@@ -191,7 +191,7 @@ fn peek_all(
         }
         // The kernel waits for all of it; no upgrade may begin meanwhile, or it would wait for
         // bytes that go elsewhere.
-        let held = !c.is_exposed() && c.hold_upgrade();
+        let held = c.hold_unexposed();
         if held || !c.is_exposed() || c.receives_are_back() && !c.owes() {
             let r = kernel(&mut into, flags);
             if held {

@@ -25,6 +25,8 @@ pub enum Answer {
     /// So many nanoseconds pass, as the library's clock has it, and it returns as if nothing had
     /// come.
     Passes(u64),
+    /// This happens meanwhile, and it returns as if nothing had come.
+    Does(fn()),
 }
 
 /// The kernel itself, but for descriptors that have answers written down.
@@ -70,6 +72,10 @@ impl Scripted {
             Answer::Is(r) => r,
             Answer::Passes(ns) => {
                 self.ahead.fetch_add(ns, SeqCst);
+                0
+            }
+            Answer::Does(f) => {
+                f();
                 0
             }
         })

@@ -31,6 +31,16 @@ fn transmit(
     r
 }
 
+/// Behind a call that has held the connection's sends, but is none of `transmit`: what a handler
+/// sent that has interrupted it would stay until the next send, for which the program may wait until
+/// the answer comes.
+#[inline]
+pub fn send_what_was_deferred(port: Port) {
+    if deferred::any() {
+        transmit_deferred(port);
+    }
+}
+
 /// What handlers have sent that interrupted the send before.
 #[cold]
 #[inline(never)]

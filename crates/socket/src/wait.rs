@@ -422,7 +422,9 @@ pub fn for_space(stay: &mut Stay, dontwait: bool, begun: bool) -> Result<(), i32
         // Armed, because whoever learns that there is no room waits for it next.
         conn.arm_space();
         conn.keep_bells_flowing(fd);
-        if conn.began_to_wait() {
+        // A muffled connection was not armed, so that no new arm tells an edge-triggered set of this
+        // refusal: it would never report the room that comes.
+        if conn.began_to_wait() || conn.is_muffled() {
             epoll::on_more_room(smc::table::index_of(conn) as u32);
         }
         return if conn.ready(fd) & OUT != 0 { Ok(()) } else { Err(libc::EAGAIN) };

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use core::ffi::{c_char, c_int, c_long, c_void};
-use core::sync::atomic::{AtomicBool, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicI32, Ordering::*};
 
 use smc::reason;
 use socket::fds;
@@ -15,6 +15,8 @@ use crate::{alloc, next};
 /// Whether `prepare` took the heap's lock, which a fork in a signal handler that interrupted its
 /// holder does not.
 static HEAP_HELD: AtomicBool = AtomicBool::new(false);
+/// The program's errno in front of a fork.
+static ERRNO: AtomicI32 = AtomicI32::new(0);
 
 /// Registers the fork handlers.
 pub fn init() {
@@ -30,22 +32,31 @@ pub fn init() {
 }
 
 extern "C" fn prepare() {
+    let errno = crate::errno();
     fork::prepare();
-    if fds::has_stopped() {
-        return;
-    }
+    ERRNO.store(errno, Relaxed);
     // Held over the fork so that the child finds the heap whole.
-    if alloc::HEAP.lock.lock().map(core::mem::forget).is_ok() {
+    if !fds::has_stopped() && alloc::HEAP.lock.lock().map(core::mem::forget).is_ok() {
         HEAP_HELD.store(true, Relaxed);
+    }
+    crate::set_errno(0);
+}
+
+/// libc tells handlers nothing of a fork that has failed, but its errno.
+extern "C" fn parent() {
+    let failed = crate::errno() != 0;
+    parent_of(failed);
+    if !failed {
+        crate::set_errno(ERRNO.load(Relaxed));
     }
 }
 
-extern "C" fn parent() {
+fn parent_of(failed: bool) {
     if HEAP_HELD.swap(false, Relaxed) {
         // SAFETY: taken in `prepare` by this thread.
         unsafe { alloc::HEAP.lock.force_unlock() };
     }
-    fork::parent();
+    fork::parent(failed);
 }
 
 extern "C" fn child() {
@@ -57,15 +68,16 @@ extern "C" fn child() {
 
 /// A fork by number, of which libc tells nobody: sandboxes are made so, in namespaces of their own.
 pub fn fork_by(fork: impl FnOnce() -> c_long) -> c_long {
+    let before = crate::errno();
     prepare();
     let r = fork();
-    let e = crate::errno();
+    let failed = (r < 0).then(crate::errno);
     if r == 0 {
         child()
     } else {
-        parent()
+        parent_of(r < 0)
     }
-    crate::set_errno(e);
+    crate::set_errno(failed.unwrap_or(before));
     r
 }
 

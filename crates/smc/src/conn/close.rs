@@ -50,6 +50,14 @@ impl Conn {
             self.break_for(fd, self.reason(), false);
         }
         if how == libc::SHUT_WR || how == libc::SHUT_RDWR {
+            // Under the lock no switch of another thread is under way, and none begins behind the
+            // mark: one that went on would leave the peer with a FIN that nobody has announced, as if
+            // this process had been killed.
+            let held = self.lock_tx();
+            if !self.sends_on_ring() {
+                self.set(p::SHUT_WR);
+            }
+            drop(held);
             if self.sends_on_ring() {
                 self.publish_ends(DONE, p::SHUT_WR);
             }
@@ -111,6 +119,13 @@ impl Conn {
     /// Somebody else has it by now: takes that back.
     pub fn goes_on(&self) {
         self.upgrade.begin_again();
+    }
+
+    /// The kernel has closed the last descriptor without us. Whoever looks at the peer's buffer under
+    /// the tx lock leaves it alone from then on: it may come to be another connection's.
+    pub fn was_closed(&self) {
+        let _held = self.lock_tx();
+        self.set(p::CLOSED);
     }
 
     /// What must precede the kernel's close of the last descriptor.

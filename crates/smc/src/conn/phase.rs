@@ -218,13 +218,13 @@ impl Phase {
     /// Whether a send may go straight to the ring: no state in between, no end.
     #[inline(always)]
     pub(crate) const fn sends_freely(self) -> bool {
-        self.0 & (SENDS | SHUT_WR | DEAD | BROKEN) == Sends::Ring as u32
+        self.0 & (SENDS | SHUT_WR | DEAD | BROKEN | CLOSED) == Sends::Ring as u32
     }
 
     /// Whether a receive may look into the ring.
     #[inline(always)]
     pub(crate) const fn receives_freely(self) -> bool {
-        self.0 & (RECEIVES | BROKEN | TAKEN) == (Receives::Ring as u32) << RECEIVES_AT
+        self.0 & (RECEIVES | BROKEN | TAKEN | CLOSED) == (Receives::Ring as u32) << RECEIVES_AT
     }
 
     /// Whether a thread may enter a kernel send.
@@ -488,10 +488,10 @@ mod tests {
                 // Of ring and kernel never both.
                 assert!(!(now.sends_on_ring() && now.kernel_sends()));
                 assert!(!(now.receives_on_ring() && now.kernel_receives(true)));
-                for mark in [SHUT_WR, DEAD, BROKEN] {
+                for mark in [SHUT_WR, DEAD, BROKEN, CLOSED] {
                     assert!(!Phase(now.0 | mark).sends_freely());
                 }
-                for mark in [TAKEN, BROKEN] {
+                for mark in [TAKEN, BROKEN, CLOSED] {
                     assert!(!Phase(now.0 | mark).receives_freely());
                 }
             }

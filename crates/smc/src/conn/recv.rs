@@ -212,6 +212,11 @@ impl Conn {
         if !ph.receives_on_ring() {
             return Got::Kernel;
         }
+        if ph.has(p::CLOSED) {
+            // By another thread, since the caller has looked the number up: our buffer may serve
+            // another connection by now.
+            return Got::Err(RecvError::Kernel(libc::EBADF));
+        }
         if ph.has(p::BROKEN) {
             return self.reset_by_us();
         }

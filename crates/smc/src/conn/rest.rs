@@ -9,6 +9,7 @@
 use core::sync::atomic::AtomicBool;
 
 use super::*;
+use crate::sys::SignalsHeld;
 use crate::{sys, table};
 
 /// How long a connection must have sent nothing, at least; twice that at most.
@@ -57,6 +58,9 @@ fn sweep() -> bool {
         return false;
     }
     let Some(t) = table::get() else { return false };
+    // What a handler sends on a connection that is held here would be kept until the program's next
+    // call on that, and the program may be about to wait for the answer.
+    let _quiet = SignalsHeld::new();
     let mut moved = false;
     for (_, c) in t.here() {
         let w = window::of(c);

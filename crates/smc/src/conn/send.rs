@@ -246,6 +246,11 @@ impl Conn {
     /// What becomes of a send that may not go to the ring. The tx lock is held.
     #[cold]
     fn send_none(&self, fd: i32, ph: Phase, want: usize) -> Sent {
+        if ph.has(p::CLOSED) && ph.sends_on_ring() {
+            // By another thread, since the caller has looked the number up: the peer's buffer may
+            // serve another connection by now.
+            return Sent::Err(SendError::Device(libc::EBADF));
+        }
         let shut = !ph.sends_on_ring() || ph.has(p::SHUT_WR);
         if !shut && (ph.has(p::BROKEN) || self.is_reset_by_word()) {
             return self.send_reset(fd);
@@ -365,14 +370,30 @@ impl Conn {
     fn wake_sleeper(&self, fd: i32, tx: &mut Tx, sleeper: Sleeper, more: bool) {
         let hold = (more || self.is_corked()) && is_small(tx);
         // The kernel can hold back a byte on the connection, but none in a pipe.
-        if !hold
-            && let Sleeper::InWait(wait) = sleeper
-            && self.ring_bell(wait)
-        {
-            self.tx.counts.doorbells.fetch_add(1, Relaxed);
-            return self.let_go(fd, tx);
+        if let Sleeper::InWait(wait) = sleeper {
+            if hold {
+                // What others of its connections bring must not wait for this one's cork.
+                self.leave_arm(wait);
+                if tx.held {
+                    return;
+                }
+            } else if self.ring_bell(wait) {
+                self.tx.counts.doorbells.fetch_add(1, Relaxed);
+                return self.let_go(fd, tx);
+            }
         }
         tx.held = self.ring_or_hold(fd, &self.tx.counts, hold);
+    }
+
+    /// The wait counts as one that nobody has rung. Whoever publishes on another connection between
+    /// the look for a sleeper and this call leaves it to the byte that is held back.
+    fn leave_arm(&self, wait: u32) {
+        // SAFETY: our own control page, type-stable.
+        let Some(page) = (unsafe { self.window().my_waits.load(Relaxed).as_ref() }) else { return };
+        let at = wait as usize;
+        let armed = page.armed[at].load(Relaxed);
+        // The wait may have armed anew since: then it is one already.
+        let _ = page.rung[at].compare_exchange(armed, armed.wrapping_sub(1), Relaxed, Relaxed);
     }
 
     /// Rings the bell of a wait, if it listens to one. One that it asks for is given to it for the

@@ -4,8 +4,11 @@
 #![allow(unsafe_code)]
 
 use super::inflight::begin_send_switch;
+use super::recv::RecvError;
+use super::send::SendError;
 use super::*;
 use crate::sys;
+use core::sync::atomic::AtomicUsize;
 use dibs::ism::{Place, WORDS};
 use rustix::fd::{AsRawFd, RawFd};
 use std::net::{TcpListener, TcpStream};
@@ -470,4 +473,46 @@ fn who_sleeps_is_rung_by_a_short_way_too() {
     assert_eq!(a.send_at_once(b"two"), Some(3));
     assert_eq!(a.doorbells(), before + 1);
     assert_eq!(b.recv_at_once(9), Some(b"onetwo".to_vec()));
+}
+
+/// Another thread of this end is in the middle of the switch: the peer is told of the end of the stream
+/// all the same.
+#[test]
+fn a_shutdown_beside_a_switch_is_told() {
+    static END: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+    over_both(|kind| {
+        let [a, b] = pair(kind);
+        END[0].store(core::ptr::from_ref(a.conn).expose_provenance(), SeqCst);
+        END[1].store(a.fd() as usize, SeqCst);
+        let switched = a.conn.switch_tx(a.fd(), |_| {
+            std::thread::spawn(|| {
+                let conn = core::ptr::with_exposed_provenance::<Conn>(END[0].load(SeqCst));
+                // SAFETY: a slot of the table.
+                unsafe { &*conn }.shutdown(END[1].load(SeqCst) as i32, libc::SHUT_WR);
+                END[1].store(usize::MAX, SeqCst);
+            });
+            // Long enough for one that does not wait.
+            std::thread::sleep(std::time::Duration::from_millis(100));
+            true
+        });
+        while END[1].load(SeqCst) != usize::MAX {
+            std::thread::yield_now();
+        }
+        assert!(switched && a.conn.sends_on_ring() && a.conn.phase().has(p::SHUT_WR));
+        assert_ne!(b.conn.my().cons.load(SeqCst) & DONE, 0, "{kind:?}");
+        assert_eq!(a.send(b"more"), Sent::Kernel);
+    });
+}
+
+/// A thread that has looked its number up before another one closed it.
+#[test]
+fn a_closed_connection_uses_no_buffer() {
+    over_both(|kind| {
+        let [a, b] = pair_on_rings(kind);
+        assert_eq!(b.send(b"unread"), Sent::Bytes(6));
+        a.conn.set(p::CLOSED);
+        assert_eq!(a.send(b"late"), Sent::Err(SendError::Device(libc::EBADF)));
+        assert_eq!(a.recv(), Err(Got::Err(RecvError::Kernel(libc::EBADF))));
+        assert_eq!(b.recv(), Err(Got::Empty), "{kind:?}");
+    });
 }

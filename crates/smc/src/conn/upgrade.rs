@@ -380,6 +380,19 @@ impl Conn {
         self.upgrade.steps.hold(shm::thread_id())
     }
 
+    /// `hold_upgrade` of a connection whose buffer is not exposed: a step of another thread may have
+    /// exposed it between a look and the hold.
+    pub fn hold_unexposed(&self) -> bool {
+        if self.is_exposed() || !self.hold_upgrade() {
+            return false;
+        }
+        let is_unexposed = !self.is_exposed();
+        if !is_unexposed {
+            self.release_upgrade();
+        }
+        is_unexposed
+    }
+
     /// Waits for the end of a step that another thread is in the middle of: before a fork, and
     /// behind the count of the child.
     #[cold]

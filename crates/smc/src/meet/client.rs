@@ -12,6 +12,7 @@ pub(super) fn finish_first(own: &Conn) {
     let waits = |first: &Conn| {
         first.upgrade.stage() == Stage::Confirmed
             && first.identity.pid.load(Relaxed) == sys::getpid()
+            && first.identity.refs.load(Acquire) != 0
             && first.peer_attached()
     };
     let Some(first) = group::unfinished(waits) else { return };

@@ -213,10 +213,14 @@ fn finish_pending(own: &Conn, kind: Kind, peer: Gid, of: Cred) {
     let Some(first) = group::pending(kind, peer, of) else { return };
     // Of one that has several holders some may be another process, which would not have what is
     // mapped now.
-    if core::ptr::eq(first, own) || first.identity.refs.load(Acquire) > 1 || !first.hold_upgrade() {
+    if core::ptr::eq(first, own) || !first.hold_upgrade() {
         return;
     }
-    if first.upgrade.stage() == Stage::Accepted
+    // Behind the hold: a fork, and who closes the last descriptor, count first and then wait for
+    // the hold, so that either they wait for this step, or it is not taken. In a slot that was given
+    // to another connection it would attach that to this one's buffers.
+    if first.identity.refs.load(Acquire) == 1
+        && first.upgrade.stage() == Stage::Accepted
         && let Meeting::Met(ch) = first.upgrade.meeting()
         && let Next::Tcp(why) = confirmed(first, ch)
     {

@@ -335,11 +335,10 @@ pub fn leave(index: u32) {
     }
 }
 
-/// Arms a set that something else is about to sleep on.
-pub fn arm_set(index: u32) {
-    if let Some(mut h) = set(index).and_then(|s| held(index, s)) {
-        h.arm();
-    }
+/// Arms a set that something else is about to sleep on. Nanoseconds after which that must look again,
+/// if so, as `Held::arm` says.
+pub fn arm_set(index: u32) -> Option<u64> {
+    set(index).and_then(|s| held(index, s)).map_or(Some(SILENT_NS), |mut h| h.arm())
 }
 
 #[cfg(test)]

@@ -147,9 +147,12 @@ impl Wait {
         Some(kept as isize)
     }
 
+    /// None, too, where the set was closed under this wait: another one may be in its place, whose
+    /// events are its own waits'.
     #[inline(always)]
     fn held(&self) -> Option<Held> {
-        held(self.index, self.set)
+        let is_ours = |_: &Held| self.set.generation.load(Relaxed) == self.generation;
+        held(self.index, self.set).filter(is_ours)
     }
 
     /// The program is back for more: how long what it got kept it says how much it gets. Threads on
@@ -273,6 +276,11 @@ impl Wait {
     unsafe fn run(&mut self, end: Option<u64>) -> isize {
         let mut spun = false;
         loop {
+            // SYNC: generation. Behind the last look; pairs with the release in `forget`.
+            if self.set.generation.load(Acquire) != self.generation {
+                // Closed by another thread. The number may be another set's by now.
+                return fail(libc::EBADF);
+            }
             let drains = drain::look();
             // SAFETY: forwarded.
             if let Some(n) = unsafe { self.first() } {
@@ -298,11 +306,6 @@ impl Wait {
             let r = unsafe { self.sleep_armed(end, drains) };
             if r != 0 || end.is_some_and(|e| now() >= e) {
                 return r;
-            }
-            // SYNC: generation. Behind the look; pairs with the release in `forget`.
-            if self.set.generation.load(Acquire) != self.generation {
-                // Closed by another thread. The number may be another set's by now.
-                return fail(libc::EBADF);
             }
         }
     }

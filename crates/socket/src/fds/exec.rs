@@ -94,6 +94,13 @@ fn end_streams(which: impl Fn(i32) -> bool) -> Vec<(&'static Conn, i32)> {
         }
     });
     Conn::end_of_process(&ending);
+    for &(conn, fd) in &ending {
+        // The kernel would reset the connection for a doorbell that lies unread, and throw away what
+        // it has yet to send.
+        if conn.doorbells_due() > 0 {
+            conn.drain_doorbells(fd, conn.doorbells_seen());
+        }
+    }
     ending
 }
 

@@ -67,6 +67,19 @@ fn settle_count() {
     }
 }
 
+/// Behind a fork that has failed: nobody holds what was counted for the child. Left so, no
+/// connection that there was would ever be upgraded, and of an upgraded one no close would be the last.
+pub fn after_failed_fork() {
+    let Some(t) = table::get().filter(|_| table::exists()) else { return };
+    let fork = FORKS.load(Relaxed);
+    for i in (0..t.used()).filter(|&i| local(i).counted_for.load(Relaxed) == fork) {
+        match local(i).counted.swap(0, Relaxed) {
+            0 => {}
+            counted => lost(i, counted),
+        }
+    }
+}
+
 /// Before a child in our memory is made. It gives back in our stead what it inherits, but has
 /// credentials of its own, from which the kernel takes no requests for our RDMA device.
 pub fn go_back_before_vfork() {

@@ -360,6 +360,7 @@ pub(super) fn end_unheld(index: u32) {
     let c = conn(index);
     if c.identity.pid.load(Relaxed) == PID.load(Relaxed) {
         smc::meet::abandon(c, -1);
+        c.was_closed();
         group::release(c);
     } else {
         c.upgrade.forget();

@@ -33,7 +33,7 @@ fn seconds() -> u32 {
 /// A connection that nobody has upgraded leaves over a Unix socket: its reference travels with it.
 /// True when the descriptor can be passed as it is.
 pub fn pass(c: &Conn, fd: i32) -> bool {
-    if c.is_exposed() || !c.hold_upgrade() {
+    if !c.hold_unexposed() {
         return false;
     }
     meet::identify(c, fd);

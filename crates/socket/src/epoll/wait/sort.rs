@@ -8,7 +8,7 @@ use libc::epoll_event;
 use smc::conn::{Conn, Waits};
 
 use super::{IN_ORDER, Wait};
-use crate::epoll::set::{Entry, Held, Owner, held};
+use crate::epoll::set::{Entry, Held, Owner};
 use crate::epoll::table::entry;
 
 impl Wait {
@@ -23,7 +23,7 @@ impl Wait {
         room: usize,
     ) -> usize {
         // Not a handler that interrupted the holder: `wait` has seen to that.
-        let Some(mut h) = held(self.index, self.set) else { return 0 };
+        let Some(mut h) = self.held() else { return 0 };
         let (mut kept, mut i) = (0, 0);
         while i < n {
             // SAFETY: below n.
@@ -38,10 +38,17 @@ impl Wait {
             }
             let mine = match h.owner(ev.u64) {
                 Owner::Application => Some(ev),
-                Owner::Gone => None,
+                // The byte that woke us may have stood for the whole wait, that is for others.
+                Owner::Gone => {
+                    self.took = true;
+                    None
+                }
                 Owner::Entry(at) => match h.kernel_event(at, ev.events, self.slept) {
                     Told::Event(ev) => Some(ev),
-                    Told::Off => None,
+                    Told::Off => {
+                        self.took = true;
+                        None
+                    }
                     Told::Hot => {
                         self.took = true;
                         self.in_order(&mut h, at)

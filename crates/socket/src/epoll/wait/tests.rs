@@ -1,7 +1,10 @@
 //! Level, edge and oneshot; signals, limits and kernels in the way of a wait.
 
 use super::*;
-use crate::tests::{Answer::*, Epoll, Pair, SCRIPTED, recv, send, serial, upgraded};
+use crate::tests::{
+    Answer::*, Epoll, Pair, SCRIPTED, close, connected, port, recv, send, serial, upgrade, upgraded,
+};
+use core::sync::atomic::AtomicI32;
 
 const IN: i32 = libc::EPOLLIN;
 
@@ -86,4 +89,55 @@ fn a_kernel_without_nanoseconds_is_asked_for_milliseconds() {
     SCRIPTED.script(ep.0, &[Passes(1_500_000)]);
     assert_eq!(ep.wait(Some(1_500_000)), Ok(vec![]));
     assert_eq!((SCRIPTED.pwaits.load(SeqCst), *SCRIPTED.last_ms.lock().unwrap()), (before + 1, 2));
+}
+
+/// Another thread closes the set, and opens one that gets its number and its place: an event of that one
+/// is not for who waits on the first.
+#[test]
+fn a_wait_on_a_closed_set_takes_nothing_of_the_next() {
+    static NUMBERS: [AtomicI32; 3] = [const { AtomicI32::new(-1) }; 3];
+    fn replace() {
+        let [set, from, to] = [0, 1, 2].map(|at: usize| NUMBERS[at].load(SeqCst));
+        close(set);
+        let next = Epoll::new();
+        assert_eq!(next.0, set);
+        next.add(to, IN | libc::EPOLLET);
+        assert_eq!(send(from, b"1", 0), 1);
+        core::mem::forget(next);
+    }
+    let _turn = serial();
+    let (pair, other, ep) = (upgraded(), upgraded(), Epoll::new());
+    ep.add(other.1, IN);
+    for (at, number) in [ep.0, pair.0, pair.1].into_iter().enumerate() {
+        NUMBERS[at].store(number, SeqCst);
+    }
+    let place = |ep: &Epoll| match fds::kind(ep.0) {
+        Kind::Epoll(at) => at,
+        _ => panic!("no set"),
+    };
+    let before = place(&ep);
+    SCRIPTED.script(ep.0, &[Does(replace)]);
+    assert_eq!(ep.wait(None), Err(libc::EBADF));
+    assert_eq!((place(&ep), SCRIPTED.left(ep.0)), (before, 0));
+    assert_eq!(ep.now(), [(pair.1, IN as u32)]);
+}
+
+/// Payload of before the switch that nobody reads lies in front of all doorbells: after some of them the
+/// peer is asked for no more, and an edge-triggered set looks by itself.
+#[test]
+fn room_is_told_beside_payload_that_is_left_on_tcp() {
+    let _turn = serial();
+    let (pair, ep) = (connected(), Epoll::new());
+    // Who reads stays so much behind.
+    assert_eq!(send(pair.0, &[b'x'; 20], 0), 20);
+    upgrade(&pair);
+    ep.add(pair.1, libc::EPOLLOUT | libc::EPOLLET);
+    ep.now();
+    for round in 0..12 {
+        while send(pair.1, &[7; 4096], libc::MSG_DONTWAIT) > 0 {}
+        assert_eq!(ep.now(), [], "round {round}");
+        while recv(pair.0, 1 << 20, libc::MSG_DONTWAIT).is_ok() {}
+        assert_eq!(ep.now(), [(pair.1, libc::EPOLLOUT as u32)], "round {round}");
+    }
+    assert!(port(pair.1).conn.is_muffled());
 }
