@@ -461,6 +461,8 @@ mod tests {
     use crate::descriptors;
     use crate::tests::{close, connected, port as found, recv, send, serial, upgraded};
     use smc::reason;
+    use std::thread;
+    use std::time::{Duration, Instant};
 
     #[test]
     fn a_number_is_what_was_made_last() {
@@ -492,6 +494,46 @@ mod tests {
         assert_eq!(close(pair.0), 0);
         assert_eq!(recv(pair.1, 2, 0), Ok(Vec::new()));
         assert_eq!(close(pair.0), -(libc::EBADF as isize));
+    }
+
+    /// A call that insists on bytes waits in the kernel while its connection is closed and the place in the
+    /// table goes to another one, in which a thread waits, too.
+    #[test]
+    fn a_call_on_a_closed_connection_leaves_the_next_one_alone() {
+        let _turn = serial();
+        let inside = |fd: i32| conn(found(fd).index).inside_kernel().count();
+        let waits = |fd: i32| {
+            let end = Instant::now() + Duration::from_secs(20);
+            while inside(fd) == 0 {
+                assert!(Instant::now() < end, "nobody waits");
+                thread::yield_now();
+            }
+        };
+        let first = connected();
+        let index = found(first.0).index;
+        let late = thread::spawn(move || recv(first.0, 10, libc::MSG_WAITALL));
+        waits(first.0);
+        thread::sleep(Duration::from_millis(100));
+        assert_eq!(close(first.0), 0);
+        let mut others = Vec::new();
+        let next = loop {
+            let pair = connected();
+            match [pair.0, pair.1].into_iter().find(|fd| found(*fd).index == index) {
+                Some(fd) => break (fd, pair),
+                None => others.push(pair),
+            }
+            assert!(others.len() < 100, "the place stays free");
+        };
+        let (fd, pair) = next;
+        let peer = if fd == pair.0 { pair.1 } else { pair.0 };
+        let reader = thread::spawn(move || recv(fd, 1, 0));
+        waits(fd);
+        assert_eq!(close(first.1), 0);
+        assert_eq!(late.join().unwrap(), Ok(Vec::new()));
+        assert_eq!(inside(fd), 1, "its own reader");
+        assert_eq!(send(peer, b"1", 0), 1);
+        assert_eq!(reader.join().unwrap(), Ok(b"1".to_vec()));
+        core::mem::forget(first);
     }
 
     /// What was counted for a child that there is not is counted no more.

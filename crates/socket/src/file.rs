@@ -166,7 +166,11 @@ unsafe fn sendfile_own(
         if c.enter_kernel_send() {
             let stake = meet::stake(c, out, n, 0);
             let now = stake.as_ref().map_or(n, |stake| stake.len());
+            let stay = Stay::new(port);
             let r = call(now);
+            if stay.is_gone() {
+                return r;
+            }
             c.leave_kernel_send();
             let staked = stake.is_some();
             if let Some(stake) = stake {
@@ -311,7 +315,11 @@ fn into_kernel(port: Port, nonblock: bool, plain: impl Fn() -> isize) -> Option<
             break;
         }
     }
+    let stay = Stay::new(port);
     let r = plain();
+    if stay.is_gone() {
+        return Some(r);
+    }
     c.leave_kernel_send();
     if r > 0 {
         witness::sent(c, port.fd, None, r as usize);
@@ -326,7 +334,7 @@ fn into_kernel(port: Port, nonblock: bool, plain: impl Fn() -> isize) -> Option<
 fn out_of_kernel(port: Port, n: usize, call: impl Fn(usize) -> isize) -> Option<isize> {
     let Port { conn: c, fd, .. } = port;
     // One that sleeps in the kernel must not have an upgrade begin around it.
-    let held = c.hold_unexposed();
+    let (stay, held) = (Stay::new(port), c.hold_unexposed());
     let there = sys::ioctl_int(fd, libc::FIONREAD).unwrap_or(0).max(0) as usize;
     let r = match there {
         _ if held || c.receives_are_back() => Some(call(n)),
@@ -335,6 +343,9 @@ fn out_of_kernel(port: Port, n: usize, call: impl Fn(usize) -> isize) -> Option<
         0 => None,
         k => Some(call(n.min(k))),
     };
+    if stay.is_gone() {
+        return r;
+    }
     if held {
         c.release_upgrade();
     }

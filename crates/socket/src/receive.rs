@@ -194,7 +194,7 @@ fn peek_all(
         let held = c.hold_unexposed();
         if held || !c.is_exposed() || c.receives_are_back() && !c.owes() {
             let r = kernel(&mut into, flags);
-            if held {
+            if held && !stay.is_gone() {
                 c.release_upgrade();
             }
             return r;
@@ -262,6 +262,9 @@ fn from_kernel(
     } else {
         kernel(&mut there, now)
     };
+    if stay.is_gone() {
+        return Some(r);
+    }
     let seen = (flags & libc::MSG_TRUNC == 0).then_some(*into);
     let ended = after_kernel(stay.port(index), r, flags & libc::MSG_PEEK != 0, seen);
     if let Some(n @ 1..) = ended {

@@ -139,6 +139,9 @@ fn transmit_own(
                 Some(stake) => ahead(&from, stake.len(), |part| kernel(part, flags)),
                 None => kernel(&from, flags),
             };
+            if stay.is_gone() {
+                return if done > 0 && r < 0 { done as isize } else { done as isize + r };
+            }
             c.leave_kernel_send();
             let port = stay.port(index);
             let staked = stake.is_some();

@@ -29,6 +29,8 @@ fn now() -> u64 {
 pub struct Stay {
     /// The connection.
     pub conn: &'static Conn,
+    /// Which of the connections that its place in the table has had.
+    generation: u32,
     fd: i32,
     seat: Option<Seat<'static>>,
     /// O_NONBLOCK at its first wait: who changes it meanwhile, in another thread or process, means
@@ -52,7 +54,16 @@ impl Stay {
     #[inline(always)]
     pub fn new(port: Port) -> Self {
         let Port { conn, fd, .. } = port;
-        Self { conn, fd, seat: None, nonblocking: None, since: None, limit: None, held: 0 }
+        let generation = conn.identity.gen_.load(Relaxed);
+        let (nonblocking, since, limit) = (None, None, None);
+        Self { conn, generation, fd, seat: None, nonblocking, since, limit, held: 0 }
+    }
+
+    /// Whether the connection was closed by another thread and did not stay for this call: its place
+    /// in the table may be another one's, of which nothing here is true.
+    #[inline]
+    pub fn is_gone(&self) -> bool {
+        self.conn.identity.gen_.load(Relaxed) != self.generation
     }
 
     /// Of a call whose time limit holds for all of it.
@@ -111,7 +122,11 @@ impl Stay {
 impl Drop for Stay {
     #[inline(always)]
     fn drop(&mut self) {
-        if let Some(seat) = self.seat.take() {
+        let Some(seat) = self.seat.take() else { return };
+        if self.is_gone() {
+            // Who has the place now may sit there.
+            core::mem::forget(seat);
+        } else {
             drop(seat);
             fds::call_ended(self.conn);
         }
@@ -274,6 +289,9 @@ fn sleep_for_more(stay: &Stay, mut fd: i32, limit: Option<u64>, there: impl Fn()
         };
         let slept = now_us();
         let Ok(told) = poll_one(fd, libc::POLLIN | libc::POLLRDHUP, left) else { return false };
+        if stay.is_gone() {
+            return false;
+        }
         fd = stay.fd();
         if told != 0 {
             conn.woken(slept);
@@ -371,6 +389,7 @@ fn sleep_for_data(stay: &mut Stay, fd: i32) -> Result<Option<Got>, i32> {
     let slept = now_us();
     if let Some(bell) = &mut bell {
         match sleep_by_bell(stay, bell, port)? {
+            Woken::Kernel(_) if stay.is_gone() => return Err(libc::EBADF),
             Woken::Kernel(events) => {
                 conn.kernel_end(events);
                 flags = libc::MSG_DONTWAIT;
@@ -391,6 +410,9 @@ fn sleep_for_data(stay: &mut Stay, fd: i32) -> Result<Option<Got>, i32> {
     stay.since.get_or_insert_with(now);
     let fd = stay.fd();
     let r = kernel::get().peek(fd, flags);
+    if stay.is_gone() {
+        return Err(libc::EBADF);
+    }
     match (r, -r as i32) {
         (1.., _) => {
             conn.woken(slept);
