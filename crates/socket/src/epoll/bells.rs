@@ -76,6 +76,11 @@ impl Ears {
         Self([Ear::NONE; PAGES])
     }
 
+    /// Whether the set has a bell that rings for what is told in a control page.
+    pub fn hears(&self, page: *const Waits) -> bool {
+        self.0.iter().any(|ear| core::ptr::eq(ear.page, page) && ear.bell.handle().is_some())
+    }
+
     /// Sees to it that wait `wait`, a number of the set `epfd`, has a bell in `page`, the control
     /// page of the peer of `c`. The set is awake.
     pub fn listen(&mut self, epfd: i32, wait: u32, c: &Conn, page: &Waits) {

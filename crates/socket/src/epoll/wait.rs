@@ -450,13 +450,7 @@ impl Wait {
             return;
         }
         if let Some(mut h) = self.held() {
-            let again = h.arm();
-            // One of them must look by itself.
-            let any =
-                if again.is_some() { h.hot().list.first().map(|spot| spot.index) } else { None };
-            if let Some(i) = h.first_due().or(any) {
-                h.kick(i);
-            }
+            h.pass_on();
         }
     }
 }

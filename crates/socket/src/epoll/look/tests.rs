@@ -320,3 +320,41 @@ fn a_closed_connection_is_not_told_of() {
     close(pair.1);
     assert_eq!((look(&ep), ep.now()), (vec![], vec![]));
 }
+
+/// Without a bell one byte on one connection stands for all that the wait covers: it is closed by
+/// another thread before the one that sleeps has seen the byte.
+#[test]
+fn a_doorbell_that_was_closed_with_its_connection_is_asked_for_anew() {
+    let _turn = serial();
+    let (ep, one, other) = (Epoll::new(), upgraded(), upgraded());
+    [one.1, other.1].into_iter().for_each(|fd| ep.add(fd, IN_));
+    for _ in 0..3 {
+        ep.now();
+    }
+    let bells = |pair: &Pair| sys::ioctl_int(pair.1, libc::FIONREAD).unwrap();
+    // The first message rings what every connection begins with.
+    for pair in [&one, &other] {
+        assert_eq!(send(pair.0, b"1", 0), 1);
+        assert_eq!(ep.now().len(), 1);
+        assert_eq!(recv(pair.1, 1, 0), Ok(b"1".to_vec()));
+    }
+    let Kind::Epoll(index) = kind(ep.0) else { panic!("no set") };
+    let s = set(index).unwrap();
+    s.sleepers.enter();
+    of(&ep).arm();
+    of(&ep).ears().close(ep.0, s.wait.load(Relaxed));
+    assert!(of(&ep).hot().list.iter().all(|spot| !spot.page.is_null()), "covered");
+    let before = [&one, &other].map(bells);
+    assert_eq!((send(one.0, b"1", 0), send(other.0, b"1", 0)), (1, 1));
+    assert_eq!([&one, &other].map(bells), [before[0] + 1, before[1]], "it stands for both");
+    assert_eq!(recv(other.1, 1, 0), Ok(b"1".to_vec()));
+    assert_eq!(close(one.1), 0);
+    let mut out = [epoll_event { events: 0, u64: 0 }; 8];
+    // SAFETY: room for as many.
+    let mut told = || unsafe { sys::epoll_pwait(ep.0, out.as_mut_ptr(), 8, 0, core::ptr::null()) };
+    while told() > 0 {}
+    assert_eq!(send(other.0, b"1", 0), 1);
+    assert_eq!(told(), 1);
+    s.sleepers.leave();
+    of(&ep).disarm();
+}

@@ -81,9 +81,28 @@ impl Held {
 
     /// Ends a membership.
     pub fn dismiss(&mut self, index: u32) {
+        let page = self.spot(index).map_or(core::ptr::null(), |spot| spot.page);
+        let is_deaf = !page.is_null() && !self.ears().hears(page);
         self.unhook(index);
         if let Some((e, _)) = self.state(index) {
             e.set.store(0, Relaxed);
+        }
+        // Without a bell the peer rings a byte on one connection for all that the wait covers, and this
+        // one may have been it: the kernel tells nobody of that any more.
+        if is_deaf && self.set.sleepers.any() {
+            self.pass_on();
+        }
+    }
+
+    /// Asks for new doorbells in the stead of those who sleep on the set, and wakes one of them if there
+    /// is something for it already.
+    pub fn pass_on(&mut self) {
+        let again = self.arm();
+        // One of them must look by itself.
+        let any =
+            if again.is_some() { self.hot().list.first().map(|spot| spot.index) } else { None };
+        if let Some(i) = self.first_due().or(any) {
+            self.kick(i);
         }
     }
 
