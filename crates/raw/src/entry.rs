@@ -175,7 +175,10 @@ fn fork_whole(call: &Call) -> isize {
             // SAFETY: taken above by this thread.
             unsafe { heap::HEAP.lock.force_unlock() };
         }
-        fork::parent(result < 0);
+        fork::parent();
+        if result < 0 {
+            fork::failed();
+        }
     }
     result
 }

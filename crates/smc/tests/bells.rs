@@ -455,9 +455,16 @@ fn a_cork_holds_no_other_connection_back() {
         assert_eq!(other_from.send(&bytes(1, 0, 10)), Ok(10));
         assert_eq!(set.told(), Some(EPOLLIN as u32), "round {round}");
         page(&to).wake(WAIT);
+        assert_eq!((to.recv(&mut [0; 40], 0), other_to.recv(&mut [0; 20], 0)), (Ok(20), Ok(10)));
+        // A byte for a sleep that is over, which the kernel may have let go by now, is none for the next.
+        let rung = to.conn.doorbells_seen();
+        page(&to).sleep(WAIT);
+        assert_eq!(from.send(&bytes(1, 0, 10)), Ok(10));
+        assert_eq!(to.conn.doorbells_seen(), rung + 1, "round {round}");
+        page(&to).wake(WAIT);
         from.conn.keep_nodelay(2, false);
         from.conn.push(from.fd);
-        assert_eq!((to.recv(&mut [0; 40], 0), other_to.recv(&mut [0; 20], 0)), (Ok(20), Ok(10)));
+        assert_eq!(to.recv(&mut [0; 40], 0), Ok(10));
     }
     hidden::close(bell);
 }

@@ -547,13 +547,15 @@ mod tests {
         for _ in 0..300 {
             crate::fork::prepare();
             assert_eq!([ring.0, ring.1, tcp.0].map(held), before.map(|n| 2 * n));
-            crate::fork::parent(true);
+            crate::fork::parent();
+            crate::fork::failed();
             assert_eq!([ring.0, ring.1, tcp.0].map(held), before);
         }
         // Places for what children hold have not run out.
         crate::fork::prepare();
         assert!(crate::ledger::has_place());
-        crate::fork::parent(true);
+        crate::fork::parent();
+        crate::fork::failed();
         for fd in [copy, ring.0] {
             assert_eq!(close(fd), 0);
         }

@@ -169,6 +169,7 @@ unsafe fn sendfile_own(
             let stay = Stay::new(port);
             let r = call(now);
             if stay.is_gone() {
+                core::mem::forget(stake);
                 return r;
             }
             c.leave_kernel_send();

@@ -1,7 +1,7 @@
 //! fork: what both processes need so that each finds its half whole.
 #![allow(unsafe_code)]
 
-use core::sync::atomic::{AtomicU8, Ordering::*};
+use core::sync::atomic::{AtomicU8, AtomicU32, Ordering::*};
 
 use smc::{sys, table};
 
@@ -15,6 +15,8 @@ const FORK: u8 = 2;
 const SLOTS: u8 = 4;
 
 static FORKING: shm::FastLock<false> = shm::FastLock::new();
+/// The thread whose fork has counted last.
+static FORKER: AtomicU32 = AtomicU32::new(0);
 
 /// Before a fork. A front that has locks of its own takes them afterwards, and lets go of them
 /// before `parent` or `child`.
@@ -31,6 +33,7 @@ pub fn prepare() {
     };
     // One fork at a time: each counts the descriptors for its child.
     hold(FORKING.lock(), FORK);
+    FORKER.store(shm::thread_id(), Relaxed);
     fds::before_fork();
     epoll::before_fork();
     // Held over the fork so that the child finds the tables whole.
@@ -41,15 +44,12 @@ pub fn prepare() {
     }
 }
 
-/// After a fork, or one that has `failed`, in the parent.
-pub fn parent(failed: bool) {
+/// After a fork, or a failed one, in the parent.
+pub fn parent() {
     if fds::has_stopped() {
         return;
     }
-    if failed {
-        fds::after_failed_fork();
-    }
-    ledger::after_fork_parent(failed);
+    ledger::after_fork_parent();
     smc::after_fork_parent();
     let held = HELD.swap(0, Relaxed);
     // SAFETY: taken in `prepare` by this thread.
@@ -61,6 +61,19 @@ pub fn parent(failed: bool) {
     if held & FORK != 0 {
         // SAFETY: taken in `prepare` by this thread.
         unsafe { FORKING.force_unlock() };
+    }
+}
+
+/// Behind `parent`, of this thread's fork, which has failed. Where another thread has forked in between
+/// what was counted stays so.
+pub fn failed() {
+    if fds::has_stopped() {
+        return;
+    }
+    let Ok(_guard) = FORKING.lock() else { return };
+    if FORKER.swap(0, Relaxed) == shm::thread_id() {
+        fds::after_failed_fork();
+        ledger::after_failed_fork();
     }
 }
 

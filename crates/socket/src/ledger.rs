@@ -60,6 +60,8 @@ static TOP: AtomicUsize = AtomicUsize::new(0);
 static SEEN: AtomicBool = AtomicBool::new(false);
 /// That of the child that is being forked.
 static NEXT: AtomicUsize = AtomicUsize::new(NONE);
+/// That of the child that was forked last, or was not.
+static LAST: AtomicUsize = AtomicUsize::new(NONE);
 /// Held while ledgers of children are looked at, and taken away.
 static REAPING: FastLock<false> = FastLock::new();
 static LOOKED_AT: AtomicUsize = AtomicUsize::new(0);
@@ -137,11 +139,15 @@ pub fn has_place() -> bool {
     NEXT.load(Relaxed) != NONE
 }
 
-/// After a fork; one that has `failed` left nobody who writes to the child's.
-pub fn after_fork_parent(failed: bool) {
-    let next = NEXT.swap(NONE, Relaxed);
-    if failed && next != NONE {
-        TAKEN[next].store(false, Release);
+pub fn after_fork_parent() {
+    LAST.store(NEXT.swap(NONE, Relaxed), Relaxed);
+}
+
+/// Behind that, if there is no child that would write to its ledger.
+pub fn after_failed_fork() {
+    let last = LAST.swap(NONE, Relaxed);
+    if last != NONE {
+        TAKEN[last].store(false, Release);
     }
 }
 
@@ -336,7 +342,7 @@ mod tests {
                 "fork {fork}"
             );
             l.pid.store(NOBODY, Relaxed);
-            after_fork_parent(false);
+            after_fork_parent();
             reap(true, |_, _, _| ());
         }
     }
@@ -361,6 +367,6 @@ mod tests {
         assert_eq!((takes_on(77), takes_on(77)), (Some(number), None));
         assert!(is_let_go(number, 77));
         mine().notes[number as usize - 1].store(0, Relaxed);
-        after_fork_parent(false);
+        after_fork_parent();
     }
 }

@@ -140,6 +140,8 @@ fn transmit_own(
                 None => kernel(&from, flags),
             };
             if stay.is_gone() {
+                // It would let go of a hold that another connection has.
+                core::mem::forget(stake);
                 return if done > 0 && r < 0 { done as isize } else { done as isize + r };
             }
             c.leave_kernel_send();

@@ -2,12 +2,12 @@
 #![allow(unsafe_code)]
 
 use core::ffi::{c_char, c_int, c_long, c_void};
-use core::sync::atomic::{AtomicBool, AtomicI32, Ordering::*};
+use core::sync::atomic::{AtomicBool, Ordering::*};
 
 use smc::reason;
 use socket::fds;
+use socket::kernel;
 use socket::rights::{change_effective_user, change_user, leave_for};
-use socket::{fork, kernel};
 
 use crate::libc_kernel::ONE_SHOT;
 use crate::{alloc, next};
@@ -15,8 +15,6 @@ use crate::{alloc, next};
 /// Whether `prepare` took the heap's lock, which a fork in a signal handler that interrupted its
 /// holder does not.
 static HEAP_HELD: AtomicBool = AtomicBool::new(false);
-/// The program's errno in front of a fork.
-static ERRNO: AtomicI32 = AtomicI32::new(0);
 
 /// Registers the fork handlers.
 pub fn init() {
@@ -32,52 +30,55 @@ pub fn init() {
 }
 
 extern "C" fn prepare() {
-    let errno = crate::errno();
-    fork::prepare();
-    ERRNO.store(errno, Relaxed);
+    socket::fork::prepare();
     // Held over the fork so that the child finds the heap whole.
     if !fds::has_stopped() && alloc::HEAP.lock.lock().map(core::mem::forget).is_ok() {
         HEAP_HELD.store(true, Relaxed);
     }
-    crate::set_errno(0);
 }
 
-/// libc tells handlers nothing of a fork that has failed, but its errno.
 extern "C" fn parent() {
-    let failed = crate::errno() != 0;
-    parent_of(failed);
-    if !failed {
-        crate::set_errno(ERRNO.load(Relaxed));
-    }
-}
-
-fn parent_of(failed: bool) {
     if HEAP_HELD.swap(false, Relaxed) {
         // SAFETY: taken in `prepare` by this thread.
         unsafe { alloc::HEAP.lock.force_unlock() };
     }
-    fork::parent(failed);
+    socket::fork::parent();
 }
 
 extern "C" fn child() {
     HEAP_HELD.store(false, Relaxed);
     // SAFETY: the only thread of the child.
     unsafe { alloc::HEAP.lock.reset() };
-    fork::child();
+    socket::fork::child();
+}
+
+/// libc tells its fork handlers nothing of a fork that has failed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fork() -> libc::pid_t {
+    // SAFETY: forwarded.
+    let r = unsafe { next::fork() };
+    if r < 0 {
+        let e = crate::errno();
+        socket::fork::failed();
+        crate::set_errno(e);
+    }
+    r
 }
 
 /// A fork by number, of which libc tells nobody: sandboxes are made so, in namespaces of their own.
 pub fn fork_by(fork: impl FnOnce() -> c_long) -> c_long {
-    let before = crate::errno();
     prepare();
     let r = fork();
-    let failed = (r < 0).then(crate::errno);
-    if r == 0 {
-        child()
-    } else {
-        parent_of(r < 0)
+    let e = crate::errno();
+    match r {
+        0 => child(),
+        ..0 => {
+            parent();
+            socket::fork::failed();
+        }
+        _ => parent(),
     }
-    crate::set_errno(failed.unwrap_or(before));
+    crate::set_errno(e);
     r
 }
 
@@ -238,7 +239,7 @@ variadic! { prepare_print: dprintf __dprintf_chk vdprintf __vdprintf_chk }
 
 /// The child may run in our memory.
 extern "C" fn prepare_shared(name: *const c_char, _: usize) -> *mut c_void {
-    fork::before_vfork();
+    socket::fork::before_vfork();
     // SAFETY: a NUL-terminated name.
     unsafe { libc::dlsym(libc::RTLD_NEXT, name) }
 }
@@ -255,7 +256,7 @@ extern "C" fn prepare_print(name: *const c_char, fd: usize) -> *mut c_void {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _exit(status: c_int) -> ! {
-    fork::exit(status)
+    socket::fork::exit(status)
 }
 
 #[unsafe(no_mangle)]

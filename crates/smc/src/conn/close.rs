@@ -124,7 +124,8 @@ impl Conn {
     /// The kernel has closed the last descriptor without us. Whoever looks at the peer's buffer under
     /// the tx lock leaves it alone from then on: it may come to be another connection's.
     pub fn was_closed(&self) {
-        let _held = self.lock_tx();
+        // A lock that a killed process has left would be waited for in vain.
+        let _held = self.tx.state.try_lock();
         self.set(p::CLOSED);
     }
 

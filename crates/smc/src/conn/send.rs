@@ -373,8 +373,9 @@ impl Conn {
         if let Sleeper::InWait(wait) = sleeper {
             if hold {
                 // What others of its connections bring must not wait for this one's cork.
-                self.leave_arm(wait);
-                if tx.held {
+                let armed = self.leave_arm(wait);
+                // The kernel may have let the byte go: then the wait has woken, and armed anew since.
+                if core::mem::replace(&mut tx.held_for, armed) == armed && tx.held {
                     return;
                 }
             } else if self.ring_bell(wait) {
@@ -386,14 +387,18 @@ impl Conn {
     }
 
     /// The wait counts as one that nobody has rung. Whoever publishes on another connection between
-    /// the look for a sleeper and this call leaves it to the byte that is held back.
-    fn leave_arm(&self, wait: u32) {
+    /// the look for a sleeper and this call leaves it to the byte that is held back. For which of its
+    /// sleeps.
+    fn leave_arm(&self, wait: u32) -> u32 {
         // SAFETY: our own control page, type-stable.
-        let Some(page) = (unsafe { self.window().my_waits.load(Relaxed).as_ref() }) else { return };
+        let Some(page) = (unsafe { self.window().my_waits.load(Relaxed).as_ref() }) else {
+            return 0;
+        };
         let at = wait as usize;
         let armed = page.armed[at].load(Relaxed);
         // The wait may have armed anew since: then it is one already.
         let _ = page.rung[at].compare_exchange(armed, armed.wrapping_sub(1), Relaxed, Relaxed);
+        armed
     }
 
     /// Rings the bell of a wait, if it listens to one. One that it asks for is given to it for the

@@ -35,6 +35,8 @@ pub struct Tx {
     pub left: bool,
     /// The kernel holds a doorbell back, see `ring_or_hold`.
     pub held: bool,
+    /// For which sleep of the wait that covers the connection, if it is one.
+    pub held_for: u32,
     /// Checksum of the stream up to `prod`, where one was agreed on.
     pub sum: Sum,
     /// Records of the stream written that carry a checksum.

@@ -94,13 +94,6 @@ fn end_streams(which: impl Fn(i32) -> bool) -> Vec<(&'static Conn, i32)> {
         }
     });
     Conn::end_of_process(&ending);
-    for &(conn, fd) in &ending {
-        // The kernel would reset the connection for a doorbell that lies unread, and throw away what
-        // it has yet to send.
-        if conn.doorbells_due() > 0 {
-            conn.drain_doorbells(fd, conn.doorbells_seen());
-        }
-    }
     ending
 }
 
@@ -119,9 +112,12 @@ pub fn before_exit() {
         }
     } else {
         for (conn, fd) in end_streams(|_| true) {
-            // The kernel would reset it for a doorbell that is left unread.
+            // The kernel would reset it for a doorbell that is left unread, and throw away what it has
+            // yet to send.
             if conn.sends_are_back() && !conn.is_broken() {
                 conn.try_back_to_tcp(fd);
+            } else if conn.doorbells_due() > 0 && !is_shared(table::index_of(conn) as u32) {
+                conn.drain_doorbells(fd, conn.doorbells_seen());
             }
         }
     }

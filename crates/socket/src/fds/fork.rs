@@ -72,7 +72,8 @@ fn settle_count() {
 pub fn after_failed_fork() {
     let Some(t) = table::get().filter(|_| table::exists()) else { return };
     let fork = FORKS.load(Relaxed);
-    for i in (0..t.used()).filter(|&i| local(i).counted_for.load(Relaxed) == fork) {
+    let counted = |&i: &u32| local(i).counted_for.load(Relaxed) == fork && table::is_mapped(i);
+    for i in (0..t.used()).filter(counted) {
         match local(i).counted.swap(0, Relaxed) {
             0 => {}
             counted => lost(i, counted),
