@@ -81,7 +81,9 @@ impl Held {
 
     /// Ends a membership.
     pub fn dismiss(&mut self, index: u32) {
-        let page = self.spot(index).map_or(core::ptr::null(), |spot| spot.page);
+        let any_sleeps = self.set.sleepers.any();
+        let spot = if any_sleeps { self.spot(index) } else { None };
+        let page = spot.map_or(core::ptr::null(), |spot| spot.page);
         let is_deaf = !page.is_null() && !self.ears().hears(page);
         self.unhook(index);
         if let Some((e, _)) = self.state(index) {
@@ -89,7 +91,7 @@ impl Held {
         }
         // Without a bell the peer rings a byte on one connection for all that the wait covers, and this
         // one may have been it: the kernel tells nobody of that any more.
-        if is_deaf && self.set.sleepers.any() {
+        if is_deaf {
             self.pass_on();
         }
     }
