@@ -74,7 +74,7 @@ sha256sum < /tmp/in; sha256sum < /tmp/got
 echo "== iperf3"
 $over iperf3 -s -1 -B 10.8.0.1 -p 7003 > /tmp/served 2>&1 & server=$!
 listens 7003
-$over iperf3 -c 10.8.0.1 -B 10.8.0.1 -p 7003 -n 16M --bidir > /tmp/said 2>&1 & client=$!
+$over iperf3 -c 10.8.0.1 -B 10.8.0.1 -p 7003 -n 64M --bidir > /tmp/said 2>&1 & client=$!
 look 0 7003
 wait $client; echo "client: $?"
 wait $server; echo "server: $?"
