@@ -144,7 +144,7 @@ static UPGRADED: AtomicU32 = AtomicU32::new(0);
 pub static MARKED: AtomicBool = AtomicBool::new(false);
 
 /// Forks so far, with the one that is under way.
-pub(crate) fn forks() -> u32 {
+pub fn forks() -> u32 {
     FORKS.load(Relaxed)
 }
 

@@ -55,9 +55,12 @@ extern "C" fn child() {
 /// libc tells its fork handlers nothing of a fork that has failed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fork() -> libc::pid_t {
+    let before = fds::forks();
     // SAFETY: forwarded.
     let r = unsafe { next::fork() };
-    if r < 0 {
+    // Whoever is between us and libc may refuse without a call of the handlers: the last fork that was
+    // counted then has a child.
+    if r < 0 && fds::forks() != before {
         let e = crate::errno();
         socket::fork::failed();
         crate::set_errno(e);
