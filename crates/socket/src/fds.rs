@@ -502,9 +502,13 @@ mod tests {
     fn a_call_on_a_closed_connection_leaves_the_next_one_alone() {
         let _turn = serial();
         let inside = |fd: i32| conn(found(fd).index).inside_kernel().count();
+        let sleeps = |thread: u32| {
+            let stat = std::fs::read_to_string(std::format!("/proc/self/task/{thread}/stat"));
+            stat.is_ok_and(|stat| stat.rsplit(')').next().is_some_and(|at| at.starts_with(" S")))
+        };
         let waits = |fd: i32| {
             let end = Instant::now() + Duration::from_secs(20);
-            while inside(fd) == 0 {
+            while !conn(found(fd).index).inside_kernel().any(sleeps) {
                 assert!(Instant::now() < end, "nobody waits");
                 thread::yield_now();
             }
@@ -513,7 +517,6 @@ mod tests {
         let index = found(first.0).index;
         let late = thread::spawn(move || recv(first.0, 10, libc::MSG_WAITALL));
         waits(first.0);
-        thread::sleep(Duration::from_millis(100));
         assert_eq!(close(first.0), 0);
         let mut others = Vec::new();
         let next = loop {
