@@ -169,6 +169,7 @@ unsafe fn sendfile_own(
             let stay = Stay::new(port);
             let r = call(now);
             if stay.is_gone() {
+                // The end of a stake lets go of the upgrade, which is another connection's by now.
                 core::mem::forget(stake);
                 return r;
             }

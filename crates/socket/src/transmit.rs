@@ -140,7 +140,7 @@ fn transmit_own(
                 None => kernel(&from, flags),
             };
             if stay.is_gone() {
-                // It would let go of a hold that another connection has.
+                // The end of a stake lets go of the upgrade, which is another connection's by now.
                 core::mem::forget(stake);
                 return if done > 0 && r < 0 { done as isize } else { done as isize + r };
             }

@@ -386,9 +386,9 @@ impl Conn {
         tx.held = self.ring_or_hold(fd, &self.tx.counts, hold);
     }
 
-    /// The wait counts as one that nobody has rung. Whoever publishes on another connection between
-    /// the look for a sleeper and this call leaves it to the byte that is held back. For which of its
-    /// sleeps.
+    /// Lets a wait that the look for a sleeper has marked as rung count as not rung; which of its
+    /// sleeps that is, as `armed` numbers them. Whoever publishes on another of its connections between
+    /// that look and this call leaves its news to the byte that is held back here.
     fn leave_arm(&self, wait: u32) -> u32 {
         // SAFETY: our own control page, type-stable.
         let Some(page) = (unsafe { self.window().my_waits.load(Relaxed).as_ref() }) else {

@@ -38,13 +38,15 @@ impl Wait {
             }
             let mine = match h.owner(ev.u64) {
                 Owner::Application => Some(ev),
-                // The byte that woke us may have stood for the whole wait, that is for others.
+                // A doorbell on a connection that has been taken out may have stood for all others that the
+                // wait covers, whose sleepers are to hear of it.
                 Owner::Gone => {
                     self.took = true;
                     None
                 }
                 Owner::Entry(at) => match h.kernel_event(at, ev.events, self.slept) {
                     Told::Event(ev) => Some(ev),
+                    // A doorbell on a connection that tells nothing may have stood for others, too.
                     Told::Off => {
                         self.took = true;
                         None
