@@ -55,10 +55,10 @@ fn echo(from: [u8; 4], to: [u8; 4], id: u16, reply: bool) -> Vec<u8> {
 
 /// An error from `router` about a packet that went the other way.
 fn error(router: [u8; 4], about: &[u8]) -> Vec<u8> {
-    let source: [u8; 4] = about[26..30].try_into().unwrap();
+    let to: [u8; 4] = about[26..30].try_into().unwrap();
     let unreachable = etherparse::icmpv4::DestUnreachableHeader::Host;
     let mut frame = Vec::new();
-    headers(router, source)
+    headers(router, to)
         .icmpv4(etherparse::Icmpv4Type::DestinationUnreachable(unreachable))
         .write(&mut frame, &about[14..about.len().min(14 + 28)])
         .unwrap();
@@ -285,7 +285,15 @@ fn a_host_keeps_its_port_if_it_can() {
         let frame = udp(([10, 0, 0, host], 5000), OUT);
         through(&mut nat, "inside", &frame).map(|frame| read(&frame).0.1)
     };
-    assert_eq!([1, 2, 1, 3].map(&mut port), [Some(5000), Some(5001), Some(5000), None]);
+    assert_eq!([1, 2, 1].map(&mut port), [Some(5000), Some(5001), Some(5000)]);
+    assert_eq!(port(3), Some(5001), "that of the one that was of no use for longest");
+    assert_eq!(port(1), Some(5000));
+    assert_eq!(port(2), Some(5001));
+    // A port of a forward stays its own.
+    let forward = "forwards = [{ protocol = 'udp', port = 5000, to = '10.0.0.9', to_port = 9 }]";
+    let mut nat = rig("Nat", &format!("{NAT}ports = [5000, 5000]\n{forward}"));
+    assert_eq!(through(&mut nat, "inside", &udp(IN, OUT)), None);
+    assert_eq!(nat.counter("Nat", "no_port"), 1);
     // UDP without a checksum stays so.
     let mut none = udp(IN, OUT);
     none[40..42].fill(0);
@@ -311,6 +319,37 @@ fn errors_find_their_way() {
     assert_eq!(through(&mut nat, "outside", &error(OUT.0, &udp((US, 1), OUT))), None);
 }
 
+/// An error whose quote lies behind what is the packet by its length, in the padding of its frame.
+fn error_with_its_quote_behind(router: [u8; 4], about: &[u8]) -> Vec<u8> {
+    let mut frame = error(router, about);
+    frame[16..18].copy_from_slice(&28u16.to_be_bytes());
+    frame[24..26].fill(0);
+    let sum = checksum::checksum(&frame[14..34]).to_ne_bytes();
+    frame[24..26].copy_from_slice(&sum);
+    frame
+}
+
+#[test]
+fn padding_is_no_quote() {
+    let mut nat = rig("Nat", NAT);
+    let out = through(&mut nat, "inside", &udp(IN, OUT)).unwrap();
+    let to = read(&out).0;
+    assert_eq!(
+        through(&mut nat, "inside", &error_with_its_quote_behind(OUT.0, &udp(OUT, IN))),
+        None
+    );
+    assert_eq!(
+        through(&mut nat, "outside", &error_with_its_quote_behind(OUT.0, &udp(to, OUT))),
+        None
+    );
+    assert_eq!(nat.counter("Nat", "malformed"), 2);
+    let mut acl = rig("Acl", OUTWARDS);
+    assert!(passes(&mut acl, "inside", &udp(IN, OUT)));
+    let behind = error_with_its_quote_behind([203, 0, 113, 1], &udp(IN, OUT));
+    assert!(!passes(&mut acl, "outside", &behind));
+    assert_eq!(acl.counter("Acl", "malformed"), 1);
+}
+
 #[test]
 fn ports_are_forwarded_and_hosts_reach_each_other() {
     let args = format!(
@@ -328,6 +367,10 @@ fn ports_are_forwarded_and_hosts_reach_each_other() {
     let frame = nat.send("inside", &tcp(other, (US, 80), "S")).one("inside");
     assert_eq!(read(&frame), ((US, 7000), (IN.0, 8080)));
     assert_eq!(nat.counter("Nat", "hairpin"), 1);
+    // What is wrong with that reaches who sent it, and is about what it sent.
+    let frame = nat.send("inside", &error(IN.0, &frame)).one("inside");
+    assert_eq!(frame, error(US, &tcp(other, (US, 80), "S")));
+    assert_eq!(nat.counter("Nat", "hairpin"), 2);
 }
 
 proptest! {

@@ -183,6 +183,48 @@ fn what_is_whole_passes() {
     );
 }
 
+/// Sets the congestion bits of a fragment.
+fn set_ecn(frame: &mut [u8], ecn: u8) {
+    if frame[14] >> 4 == 6 {
+        frame[15] |= ecn << 4;
+        return;
+    }
+    frame[15] |= ecn;
+    frame[24..26].fill(0);
+    let sum = checksum::checksum(&frame[14..34]).to_ne_bytes();
+    frame[24..26].copy_from_slice(&sum);
+}
+
+#[test]
+fn what_a_router_has_marked_stays_marked() {
+    for is_v6 in [false, true] {
+        // Of a sender that does not understand it the packet is dropped, as the router had to.
+        for (bits, expected) in [
+            ([2, 2, 2], Some(2)),
+            ([2, 3, 2], Some(3)),
+            ([1, 2, 3], Some(3)),
+            ([3, 3, 3], Some(3)),
+            ([0, 0, 0], Some(0)),
+            ([0, 3, 0], None),
+            ([3, 3, 0], None),
+        ] {
+            let mut rig = reassembler(ReassemblerArgs::default());
+            for (number, ecn) in bits.into_iter().enumerate() {
+                let mut fragment = cut(is_v6, 5, number * 8, number < 2, &[number as u8; 8]);
+                set_ecn(&mut fragment, ecn);
+                rig.send("input", &fragment);
+            }
+            let data = [[0; 8], [1; 8], [2; 8]].concat();
+            let expected = expected.map(|ecn| {
+                let mut frame = whole(is_v6, 5, &data);
+                set_ecn(&mut frame, ecn);
+                frame
+            });
+            assert_eq!(rig.take("output").pop(), expected, "{bits:?}");
+        }
+    }
+}
+
 #[test]
 fn overlaps_end_a_packet() {
     for is_v6 in [false, true] {

@@ -174,3 +174,85 @@ fn flows_have_ports_of_their_own() {
     }
     assert!(ports.len() > 80, "{} ports for 100 flows", ports.len());
 }
+
+const ESP: [&str; 2] = [
+    "[send]\nspi = 256\nkey = '000102030405060708090a0b0c0d0e0f01020304'\n[receive]\nspi = 257\nkey = '0f0e0d0c0b0a0908070605040302010001020304'",
+    "[send]\nspi = 257\nkey = '0f0e0d0c0b0a0908070605040302010001020304'\n[receive]\nspi = 256\nkey = '000102030405060708090a0b0c0d0e0f01020304'",
+];
+
+/// Sets the traffic class, DSCP and congestion bits, of the IP header at this place.
+fn set_class(frame: &mut [u8], at: usize, class: u8) {
+    if frame[at] >> 4 == 6 {
+        (frame[at], frame[at + 1]) = (0x60 | class >> 4, frame[at + 1] & 15 | class << 4);
+        return;
+    }
+    frame[at + 1] = class;
+    frame[at + 10..at + 12].fill(0);
+    let sum = checksum::checksum(&frame[at..at + 20]).to_ne_bytes();
+    frame[at + 10..at + 12].copy_from_slice(&sum);
+}
+
+#[test]
+fn what_routers_mark_comes_through_and_their_marks_do() {
+    let esp = ("Esp", ESP[0].to_string(), ESP[1].to_string());
+    for (kind, a, b) in all().into_iter().chain([esp]) {
+        for [outer_v6, inner_v6] in [[false; 2], [false, true], [true, false], [true; 2]] {
+            let [mut a, mut b] = ends(kind, outer_v6, &a, &b);
+            // Assured forwarding, without and with a sender that understands; congestion.
+            for (inner, outer, expected) in [
+                (0, 0x48, Some(0)),
+                (2, 0x4a, Some(2)),
+                (2, 0x4b, Some(3)),
+                (3, 3, Some(3)),
+                (1, 3, Some(3)),
+                (0, 3, None),
+            ] {
+                let mut sent = frame(b"0123456789", inner_v6);
+                set_class(&mut sent, 14, 0x30 | inner);
+                let mut packet = a.send("inner", &sent).one("outer");
+                set_class(&mut packet, 14, outer);
+                let out = b.send("outer", &packet).take("inner");
+                let Some(expected) = expected else {
+                    assert_eq!(out.len(), 0, "{kind}");
+                    continue;
+                };
+                set_class(&mut sent, 14, 0x30 | expected);
+                assert_eq!(out.len(), 1, "{kind}, v6 {outer_v6} {inner_v6}: {inner} {outer}");
+                // Esp has Ethernet headers of its own.
+                assert_eq!(
+                    out[0][12..],
+                    sent[12..],
+                    "{kind}, v6 {outer_v6} {inner_v6}: {inner} {outer}"
+                );
+            }
+            assert_eq!(b.counter(kind, "congested"), 1);
+        }
+    }
+}
+
+#[test]
+fn linux_tells_how_deep_tunnels_may_go() {
+    for (kind, a, b) in all() {
+        let [mut a, mut b] = ends(kind, true, &a, &b);
+        let sent = frame(b"0123456789", false);
+        // A packet with this header in front of what it carries.
+        let mut with = |options: &[u8]| {
+            let plain = a.send("inner", &sent).one("outer");
+            let mut outer = [&plain[..54], options, &plain[54..]].concat();
+            outer[54] = outer[20];
+            outer[20] = 60;
+            let total = (plain.len() - 54 + options.len()) as u16;
+            outer[18..20].copy_from_slice(&total.to_be_bytes());
+            outer
+        };
+        let limit = [0, 0, 4, 1, 4, 1, 1, 0];
+        assert_eq!(b.send("outer", &with(&limit)).one("inner"), sent, "{kind}");
+        let padding = [0, 1, 1, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        assert_eq!(b.send("outer", &with(&padding)).one("inner"), sent, "{kind}");
+        // Cut off, and longer than the packet.
+        let longer = [0, 255, 4, 1, 4, 1, 1, 0];
+        for wrong in [&with(&limit)[..54], &with(&limit)[..55], &with(&longer)] {
+            assert_eq!(b.send("outer", wrong).count(&["inner"]), [0], "{kind}");
+        }
+    }
+}

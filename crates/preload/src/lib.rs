@@ -42,6 +42,7 @@ extern "C" fn fini() {
 
 extern "C" fn init(argc: c_int, argv: *const *const c_char, envp: *const *const c_char) {
     next::find_all();
+    calls::process::find_all();
     if let Some(offset) = next::rseq() {
         smc::sys::has_rseq_at(offset);
     }

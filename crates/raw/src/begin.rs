@@ -186,15 +186,20 @@ fn open(path: &CStr) -> Option<(i32, Headers)> {
 /// An image, with what of each of its segments with code may be a system call.
 type Mapped = (Image, Vec<Vec<Candidate>>);
 
-fn map(path: &CStr, is_program: bool) -> Option<Mapped> {
-    let (file, headers) = open(path)?;
+/// None if that cannot be done.
+fn map(path: &CStr, is_program: bool) -> Result<Mapped, Option<&'static str>> {
+    let (file, headers) = open(path).ok_or(None)?;
+    if is_program && headers.wants_stack_with_code() {
+        sys::close(file);
+        return Err(Some("has its stack executed"));
+    }
     if is_program {
         itself::keep(file);
     }
     let image = Image::map(file, &headers, 0);
     let candidates: Option<_> = headers.code().map(|part| candidates::read(file, part)).collect();
     sys::close(file);
-    Some((image?, candidates?))
+    image.zip(candidates).ok_or(None)
 }
 
 /// The program, ready to run, and where it begins: in its loader if it names one; or why it cannot be
@@ -205,9 +210,9 @@ fn prepare(path: &CStr) -> Result<(Image, (usize, usize)), Option<&'static str>>
     }
     const MAP: &str = "cannot be mapped as the kernel would, or is none for this machine";
     patch::lead_to(arch::entry_address());
-    let (program, candidates) = map(path, true).ok_or(MAP)?;
+    let (program, candidates) = map(path, true).map_err(|why| why.unwrap_or(MAP))?;
     let loader = match program.loader() {
-        Some(name) => Some(map(name, false).ok_or("has a loader that cannot be mapped")?),
+        Some(name) => Some(map(name, false).map_err(|_| "has a loader that cannot be mapped")?),
         None => None,
     };
     // A loader of musl is its libc, too; that of glibc makes no calls that matter.

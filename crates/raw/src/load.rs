@@ -61,6 +61,12 @@ impl Headers {
         all.iter().filter(move |segment| segment.p_type == kind)
     }
 
+    /// Whether its main thread's stack is to be executed: the kernel has made it as this program's own
+    /// headers say.
+    pub fn wants_stack_with_code(&self) -> bool {
+        self.of_kind(libc::PT_GNU_STACK).any(|stack| stack.p_flags & libc::PF_X != 0)
+    }
+
     /// Where in the file its code is.
     pub fn code(&self) -> impl Iterator<Item = Range<u64>> + '_ {
         let code = self.of_kind(libc::PT_LOAD).filter(|part| part.p_flags & libc::PF_X != 0);

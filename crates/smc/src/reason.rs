@@ -334,7 +334,7 @@ reasons! {
         "Nothing: the kernel moves it off TCP itself, as `smcss` shows. For Shortwire start the program without smc_run.";
     STUCK = 0x0999_1039, "STUCK";
         "its ring was full and nothing was read for a while, where TCP's buffers would have taken more";
-        "If both ends write much before they read, give each connection more room: --dmb-size 4M.";
+        "If both ends write much before they read, give each connection more room: --dmb-size 8M.";
 }
 
 #[cfg(test)]

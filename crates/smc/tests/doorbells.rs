@@ -121,6 +121,30 @@ fn a_writer_does_not_eat_the_doorbell_of_a_reader() {
     );
 }
 
+/// A thread that is put off between the count of a doorbell and its byte, or left by a jump, leaves a
+/// byte less than was counted. The next one, which answers the very arm of who is about to sleep, is
+/// not taken in its stead unnoticed.
+#[test]
+fn a_doorbell_that_does_not_come_costs_nobody_the_next_one() {
+    let _serial = serial();
+    let (a, b) = rings();
+    assert!(a.conn.arm_data());
+    assert_eq!(b.send(&[1; 10]), Ok(10));
+    assert_eq!(a.recv(&mut [0; 10], 0), Ok(10));
+    let mut byte = 0u8;
+    // SAFETY: one writable byte.
+    assert_eq!(unsafe { smc::sys::recv(a.fd, &raw mut byte, 1, 0) }, 1, "the one that is lost");
+    let seen = a.conn.doorbells_seen();
+    assert!(a.conn.arm_data());
+    assert_eq!(a.conn.ready(a.fd) & IN, 0);
+    assert_eq!(b.send(&[1; 10]), Ok(10));
+    assert!(
+        a.conn.clear_stale(a.fd, seen, true, false) || smc::sys::poll_now(a.fd, libc::POLLIN) != 0,
+        "nothing wakes the reader: {}",
+        a.describe()
+    );
+}
+
 /// Requests and answers: somebody sleeps for every one of them.
 fn ping_pong(name: &str) {
     let pairs = [rings()];

@@ -272,6 +272,9 @@ fn sleep_for_more(stay: &Stay, mut fd: i32, limit: Option<u64>, there: impl Fn()
             return false;
         }
         let held = conn.clear_stale(fd, seen, true, false) || unarmed;
+        if held && there() {
+            return true;
+        }
         // The peer may send the rest only when it has what it gave back, and rings for none of that.
         let held = held || conn.flush_takeback(fd) != Flushed::All;
         let left = limit.map(|l| l.saturating_sub(now()));

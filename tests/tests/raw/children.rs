@@ -107,6 +107,12 @@ fn reasons_are_told() {
         let mut told = c.start("marked", &mut raw(&marked));
         assert_eq!(told.success(secs(60)), "nothing\n");
         assert!(told.stderr().contains("cannot follow it: it has the rights"), "{}", told.stderr());
+        // The stack would be that of shortwire-raw, without code.
+        let trampolines = in_c(c, "aboard.c", "cc", &["-static", "-Wl,-z,execstack"])?;
+        let mut told = c.start("trampolines", &mut raw(&trampolines));
+        assert_eq!(told.success(secs(60)), "nothing\n");
+        let stderr = told.stderr();
+        assert!(stderr.contains("cannot follow it: it has its stack executed"), "{stderr}");
         let doctor = |program: &Path| {
             let said = Command::new(shortwire()).arg("doctor").arg(program).output();
             String::from_utf8_lossy(&said.expect("starting doctor").stdout).into_owned()
@@ -122,6 +128,12 @@ fn reasons_are_told() {
         let lines = fs::read_to_string(&log).expect("a log");
         let line = format!("{} is started as ever, on TCP: it has the rights", marked.display());
         assert!(lines.contains(&line) && lines.lines().count() == 1, "{lines}");
+        fs::remove_file(&log).expect("a log");
+        sh = raw(Path::new("/bin/sh"));
+        sh.env("SHORTWIRE_LOG", &log).arg("-c").arg(format!("'{}'; :", trampolines.display()));
+        assert_eq!(c.start("sh", &mut sh).success(secs(60)), "nothing\n");
+        let lines = fs::read_to_string(&log).expect("a log");
+        assert!(lines.contains("it has its stack executed"), "{lines}");
         let file = c.dir().join("file.conf");
         fs::write(&file, "raw = auto\n").expect("a file");
         let mut child = Side::Run.command("/bin/sh");

@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use object::read::elf::ProgramHeader;
 use object::{Object, ObjectSegment, SegmentFlags};
 use smc::policy::{Found, Program, asks_for_names, judge, passwd};
 
@@ -55,6 +56,14 @@ pub fn way(program: &Path) -> Result<Option<String>, String> {
 fn untold_in(path: &Path) -> Result<usize, String> {
     let Ok(content) = fs::read(path) else { return Err("cannot be read".into()) };
     let Ok(file) = object::File::parse(&*content) else { return Err("is damaged".into()) };
+    if let object::File::Elf64(elf) = &file
+        && elf.elf_program_headers().iter().any(|part| {
+            let (kind, flags) = (part.p_type(elf.endian()), part.p_flags(elf.endian()));
+            kind == object::elf::PT_GNU_STACK && flags & object::elf::PF_X != 0
+        })
+    {
+        return Err("has its stack executed".into());
+    }
     let has = |flags: SegmentFlags, flag| matches!(flags, SegmentFlags::Elf { p_flags } if p_flags & flag != 0);
     let code: Vec<_> =
         file.segments().filter(|part| has(part.flags(), object::elf::PF_X)).collect();

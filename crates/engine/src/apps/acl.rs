@@ -139,7 +139,7 @@ impl Acl {
         };
         if let Some(quoted) = packet.quoted {
             // It goes towards the sender of what it quotes, which went the other way.
-            return match flow(&frame[at + quoted..], true) {
+            return match flow(&frame[at + quoted..at + packet.end], true) {
                 Ok(about) if self.connections.find(&key(&about, 1 - from)).is_some() => {
                     Verdict::Related
                 }

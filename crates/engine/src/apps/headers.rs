@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use checksum::csum_replace2;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -87,6 +88,38 @@ pub(crate) fn payload(frame: &[u8]) -> Option<(u16, usize)> {
         }
     }
     Some((be16(frame, at)?, at + 2))
+}
+
+/// The congestion bits of an IP header (RFC 3168): its sender hears of none, or some router has met one.
+pub(crate) const NOT_ECT: u8 = 0;
+/// See [`NOT_ECT`].
+pub(crate) const CE: u8 = 3;
+
+/// Those bits of the header that starts the bytes; None where there is none of IP.
+#[inline]
+pub(crate) fn ecn(ip: &[u8]) -> Option<u8> {
+    let [first, second, ..] = *ip else { return None };
+    match first >> 4 {
+        4 => Some(second & 3),
+        6 => Some(second >> 4 & 3),
+        _ => None,
+    }
+}
+
+/// Says in a header of IP that a router has met congestion. IPv4's checksum is right afterwards if it
+/// was before.
+pub(crate) fn mark_congestion(ip: &mut [u8]) {
+    match ip {
+        [first, rest @ ..] if *first >> 4 == 4 && rest.len() >= 19 => {
+            let old = [*first, rest[0]];
+            rest[0] |= CE;
+            let check = u16::from_ne_bytes([rest[9], rest[10]]);
+            let check = csum_replace2(check, old, [*first, rest[0]]).to_ne_bytes();
+            rest[9..11].copy_from_slice(&check);
+        }
+        [first, second, ..] if *first >> 4 == 6 => *second |= CE << 4,
+        _ => {}
+    }
 }
 
 #[cfg(test)]

@@ -22,8 +22,10 @@ pub(super) struct Flow {
     pub(super) flags: u8,
     /// An echo request, or no ICMP at all.
     pub(super) begins: bool,
-    /// Where what IP carries starts, from the IP header on.
+    /// Where what IP carries starts and ends, from the IP header on. A frame may go on behind it, and
+    /// what an error quotes may end before.
     pub(super) upper: usize,
+    pub(super) end: usize,
     /// The packet is an ICMP error; where the packet starts that it is about.
     pub(super) quoted: Option<usize>,
 }
@@ -70,7 +72,8 @@ pub(super) fn flow(ip: &[u8], quoted: bool) -> Result<Flow, Unknown> {
     if total < upper || (!quoted && total > ip.len()) {
         return Err(Unknown::Malformed);
     }
-    let payload = &ip[..total.min(ip.len())];
+    let end = total.min(ip.len());
+    let payload = &ip[..end];
     let word = |at: usize| be16(payload, upper + at).ok_or(Unknown::Malformed);
     let mut flow = Flow {
         v6,
@@ -81,6 +84,7 @@ pub(super) fn flow(ip: &[u8], quoted: bool) -> Result<Flow, Unknown> {
         flags: 0,
         begins: true,
         upper,
+        end,
         quoted: None,
     };
     match (protocol, v6) {

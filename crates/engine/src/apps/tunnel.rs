@@ -10,7 +10,9 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 
 use crate::app::{Io, Ports};
-use crate::apps::headers::{ETHERNET, IPV4, IPV6, Mac, be16, payload};
+use crate::apps::headers::{
+    CE, ETHERNET, IPV4, IPV6, Mac, NOT_ECT, be16, ecn, mark_congestion, payload,
+};
 use crate::args::ArgError;
 use crate::batch::Batch;
 use crate::packet::{NEEDS_CHECKSUM, Packet};
@@ -39,8 +41,19 @@ const PORTS: Ports = Ports::Named(&["inner", "outer"]);
 const INNER: usize = 0;
 const OUTER: usize = 1;
 
-const COUNTERS: &[&str] =
-    &["sent", "received", "too_long", "not_ours", "malformed", "bad_checksum", "out_of_order"];
+const COUNTERS: &[&str] = &[
+    "sent",
+    "received",
+    "too_long",
+    "not_ours",
+    "malformed",
+    "bad_checksum",
+    "out_of_order",
+    "congested",
+];
+/// Linux puts one in front of what its GRE tunnels over IPv6 carry: how many tunnels there may be in
+/// each other (RFC 2473).
+const DESTINATION_OPTIONS: u8 = 60;
 const SENT: usize = 0;
 const RECEIVED: usize = 1;
 
@@ -57,8 +70,11 @@ pub(in crate::apps) enum Refused {
     BadChecksum = 5,
     /// Older than one that has come, or come before, where numbers are kept.
     OutOfOrder = 6,
+    /// A router on the way has marked it instead of dropping it, and its sender would not understand
+    /// (RFC 6040, 4.2).
+    Congested = 7,
     /// No number is left to send with.
-    Exhausted = 7,
+    Exhausted = 8,
 }
 
 type Counts = [u64; COUNTERS.len()];
@@ -83,7 +99,12 @@ fn run(io: &Io, tunnel: &mut impl Encapsulation) {
             batch.retain(|packet| {
                 let (done, place) = match from {
                     INNER => (tunnel.wrap(packet), SENT),
-                    _ => (tunnel.unwrap(packet), RECEIVED),
+                    _ => {
+                        let outer = packet.get(ETHERNET..).and_then(ecn);
+                        let done = tunnel.unwrap(packet);
+                        let is_marked = outer == Some(CE) && done.is_ok();
+                        (if is_marked { pass_mark_on(packet) } else { done }, RECEIVED)
+                    }
                 };
                 tunnel.counts()[done.map_or_else(|refused| refused as usize, |()| place)] += 1;
                 done.is_ok()
@@ -94,6 +115,18 @@ fn run(io: &Io, tunnel: &mut impl Encapsulation) {
             }
         }
     }
+}
+
+/// Tells an inner packet what a router has told the outer one.
+#[cold]
+fn pass_mark_on(packet: &mut Packet) -> Result<(), Refused> {
+    let Some((IPV4 | IPV6, at)) = payload(packet) else { return Ok(()) };
+    match packet.get(at..).and_then(ecn) {
+        None | Some(CE) => {}
+        Some(NOT_ECT) => return Err(Refused::Congested),
+        Some(_) => mark_congestion(&mut packet[at..]),
+    }
+    Ok(())
 }
 
 /// The way of a tunnel's packets: the addresses of their outer headers.
@@ -239,15 +272,23 @@ impl Outer {
     /// Fragments are not ours: they are put together before.
     fn unwrap(&self, frame: &[u8]) -> Result<Range<usize>, Refused> {
         let theirs = frame.get(..self.length).ok_or(Refused::NotOurs)?;
-        if theirs[..6] != self.template[6..12] || theirs[12..15] != self.template[12..15] {
+        if theirs[..6] != self.template[6..12] || theirs[12..14] != self.template[12..14] {
             return Err(Refused::NotOurs);
         }
         let (ip, ours) = (&frame[ETHERNET..], &self.template[ETHERNET..]);
+        if ip[0] >> 4 != ours[0] >> 4 {
+            return Err(Refused::NotOurs);
+        }
         let (header, total) = if self.is_v6() {
-            if ip[6] != self.protocol || ip[8..24] != ours[24..40] || ip[24..40] != ours[8..24] {
+            let (mut next, mut header) = (ip[6], 40);
+            if next == DESTINATION_OPTIONS {
+                let [following, length, ..] = ip[40..] else { return Err(Refused::Malformed) };
+                (next, header) = (following, 48 + usize::from(length) * 8);
+            }
+            if next != self.protocol || ip[8..24] != ours[24..40] || ip[24..40] != ours[8..24] {
                 return Err(Refused::NotOurs);
             }
-            (40, 40 + usize::from(be16(ip, 4).ok_or(Refused::Malformed)?))
+            (header, 40 + usize::from(be16(ip, 4).ok_or(Refused::Malformed)?))
         } else {
             let header = usize::from(ip[0] & 15) * 4;
             let fragment = be16(ip, 6).is_none_or(|word| word & 0x3fff != 0);

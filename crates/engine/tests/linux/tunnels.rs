@@ -150,8 +150,14 @@ fn gre() {
 
 #[test]
 fn gretap_over_ipv6() {
-    let link = "link add tun type ip6gretap local fd09::2 remote fd09::1 encaplimit none";
+    let link = "link add tun type ip6gretap local fd09::2 remote fd09::1";
     carries("gretap_over_ipv6", "Gre", "", true, &[link]);
+}
+
+#[test]
+fn gretap_over_ipv6_without_a_limit_of_encapsulation() {
+    let link = "link add tun type ip6gretap local fd09::2 remote fd09::1 encaplimit none";
+    carries("gretap_over_ipv6_without_a_limit_of_encapsulation", "Gre", "", true, &[link]);
 }
 
 const SESSION: &str =

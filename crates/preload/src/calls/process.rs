@@ -1,8 +1,8 @@
 //! fork, the user, and signals' restart rule.
 #![allow(unsafe_code)]
 
-use core::ffi::{c_char, c_int, c_long, c_void};
-use core::sync::atomic::{AtomicBool, Ordering::*};
+use core::ffi::{c_int, c_long, c_void};
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering::*};
 
 use smc::reason;
 use socket::fds;
@@ -185,7 +185,7 @@ macro_rules! variadic {
                 "movups [rsp], xmm0", "movups [rsp + 16], xmm1", "movups [rsp + 32], xmm2", "movups [rsp + 48], xmm3",
                 "movups [rsp + 64], xmm4", "movups [rsp + 80], xmm5", "movups [rsp + 96], xmm6", "movups [rsp + 112], xmm7",
                 "mov rsi, rdi",
-                "lea rdi, [rip + {name}]",
+                "lea rdi, [rip + {called}]",
                 "call {prepare}",
                 "mov r11, rax",
                 "movups xmm0, [rsp]", "movups xmm1, [rsp + 16]", "movups xmm2, [rsp + 32]", "movups xmm3, [rsp + 48]",
@@ -193,7 +193,7 @@ macro_rules! variadic {
                 "add rsp, 128",
                 "pop rax", "pop r9", "pop r8", "pop rcx", "pop rdx", "pop rsi", "pop rdi",
                 "jmp r11",
-                name = sym $name::NAME,
+                called = sym $name::CALLED,
                 prepare = sym $prepare,
             )
         }
@@ -210,8 +210,8 @@ macro_rules! variadic {
                 "str x8, [sp, #80]",
                 "stp q0, q1, [sp, #96]", "stp q2, q3, [sp, #128]", "stp q4, q5, [sp, #160]", "stp q6, q7, [sp, #192]",
                 "mov x1, x0",
-                "adrp x0, {name}",
-                "add x0, x0, :lo12:{name}",
+                "adrp x0, {called}",
+                "add x0, x0, :lo12:{called}",
                 "bl {prepare}",
                 "mov x16, x0",
                 "ldp q0, q1, [sp, #96]", "ldp q2, q3, [sp, #128]", "ldp q4, q5, [sp, #160]", "ldp q6, q7, [sp, #192]",
@@ -219,42 +219,74 @@ macro_rules! variadic {
                 "ldp x0, x1, [sp, #16]", "ldp x2, x3, [sp, #32]", "ldp x4, x5, [sp, #48]", "ldp x6, x7, [sp, #64]",
                 "ldp x29, x30, [sp], #224",
                 "br x16",
-                name = sym $name::NAME,
+                called = sym $name::CALLED,
                 prepare = sym $prepare,
             )
         })*
         $(mod $name {
-            pub static NAME: [u8; 16] = {
-                let mut out = [0u8; 16];
-                let text = stringify!($name).as_bytes();
-                let mut i = 0;
-                while i < text.len() {
-                    out[i] = text[i];
-                    i += 1;
-                }
-                out
-            };
+            pub static CALLED: super::Called =
+                super::Called::new(concat!(stringify!($name), "\0"));
         })*
     };
 }
 variadic! { prepare_shared: vfork __vfork clone __clone }
 variadic! { prepare_print: dprintf __dprintf_chk vdprintf __vdprintf_chk }
 
+/// A name, and its next definition once that was looked up.
+struct Called {
+    name: &'static str,
+    next: AtomicPtr<c_void>,
+}
+
+impl Called {
+    const fn new(name: &'static str) -> Self {
+        Self { name, next: AtomicPtr::new(core::ptr::null_mut()) }
+    }
+
+    fn next(&self) -> *mut c_void {
+        let next = self.next.load(Relaxed);
+        if next.is_null() { self.find() } else { next }
+    }
+
+    #[cold]
+    fn find(&self) -> *mut c_void {
+        // SAFETY: a NUL-terminated name.
+        let next = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr().cast()) };
+        self.next.store(next, Relaxed);
+        next
+    }
+}
+
+/// Looks the names up: the loader's lock, which dlsym takes, is held over constructors, and one of these
+/// may wait for the very thread that forks.
+pub(crate) fn find_all() {
+    for called in [
+        &vfork::CALLED,
+        &__vfork::CALLED,
+        &clone::CALLED,
+        &__clone::CALLED,
+        &dprintf::CALLED,
+        &__dprintf_chk::CALLED,
+        &vdprintf::CALLED,
+        &__vdprintf_chk::CALLED,
+    ] {
+        called.find();
+    }
+}
+
 /// The child may run in our memory.
-extern "C" fn prepare_shared(name: *const c_char, _: usize) -> *mut c_void {
+extern "C" fn prepare_shared(called: &Called, _: usize) -> *mut c_void {
     socket::fork::before_vfork();
-    // SAFETY: a NUL-terminated name.
-    unsafe { libc::dlsym(libc::RTLD_NEXT, name) }
+    called.next()
 }
 
 /// stdio's formatted output to a descriptor writes past every hook.
-extern "C" fn prepare_print(name: *const c_char, fd: usize) -> *mut c_void {
+extern "C" fn prepare_print(called: &Called, fd: usize) -> *mut c_void {
     let fd = fd as c_int;
     if let Some(port) = fds::port(fd) {
         fds::go_back_for_others(port, reason::STDIO.code());
     }
-    // SAFETY: a NUL-terminated name.
-    unsafe { libc::dlsym(libc::RTLD_NEXT, name) }
+    called.next()
 }
 
 #[unsafe(no_mangle)]

@@ -8,8 +8,8 @@
 //! acknowledged.
 //!
 //! Without the option nobody's time ends. But programs that write to each other before either reads
-//! live by what TCP's buffers hold, and the rings of all but the first connections hold less: they
-//! would wait for each other for ever. So a connection whose ring is full, and of which nothing is
+//! live by what TCP's buffers hold, and rings of the usual sizes hold less: they would wait for each
+//! other for ever. So a connection whose ring is full, and of which nothing is
 //! read for a while, is *stuck*: it goes back to TCP (`fds::drain` in `socket`), behind what is in
 //! its ring.
 
@@ -17,9 +17,9 @@ use super::*;
 use crate::sys;
 use shm::cursor::CURSOR_MASK;
 
-/// About what TCP's buffers take over loopback from a writer whose peer reads nothing: a ring of
-/// that size is never in the way.
-const TCP_TAKES: u32 = 4 << 20;
+/// More than TCP's buffers take over loopback from a writer whose peer reads nothing (4.1 to 4.7 MiB on
+/// a fresh connection): a ring of that size is never in the way.
+const TCP_TAKES: u32 = 5 << 20;
 /// How long a full ring may stay unread before the connection is stuck. Programs fill a connection
 /// to see what a full one does, and a peer that is merely put off for seconds must not lose its ring.
 const STUCK_NS: u64 = 5_000_000_000;

@@ -309,7 +309,8 @@ impl Conn {
     }
 
     /// Takes doorbells off the TCP stream that would make a sleep return at once, unless another
-    /// thread's wake-up hangs on them: true when they had to be left. `seen` was counted before the
+    /// thread's wake-up hangs on them. True when they had to be left, or there is something for the
+    /// caller by now, so that it must not sleep. `seen` was counted before the
     /// caller armed what it waits for, which is data (`reader`), space (`writer`) or both, and
     /// looked at it. Take the count before arming: a byte counted afterwards may answer this very
     /// arm for data already read; removing it would leave us asleep with no arm outstanding.
@@ -335,8 +336,15 @@ impl Conn {
                 return true;
             }
         }
+        let before = self.rx.drained();
         self.drain_doorbells(fd, seen);
-        false
+        if self.rx.drained() == before {
+            return false;
+        }
+        // One that was counted may be on its way still, or never come: its thread was put off, or
+        // left by a jump. Then one that answers the caller's own arm was taken in its stead.
+        let ready = self.ready(fd);
+        reader && ready & IN != 0 || writer && ready & OUT != 0
     }
 
     /// Takes doorbells off the TCP stream once a few have gathered, on behalf of a caller that

@@ -1,6 +1,8 @@
 //! Clocks, and the processor.
 #![allow(unsafe_code)]
 
+#[cfg(target_arch = "x86_64")]
+use core::sync::atomic::AtomicU8;
 use core::sync::atomic::{AtomicIsize, Ordering::Relaxed};
 
 /// Where libc has registered an rseq(2) area in each thread's own memory, counted from the thread's
@@ -61,6 +63,27 @@ fn noted_cpu() -> u32 {
     0
 }
 
+/// Whether the processor has `rdtscp`. Virtual machines with a model of before 2010, or a common part of
+/// many, have not (QEMU's `kvm64`, `qemu64`, `Nehalem`), and it would be SIGILL there.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn has_rdtscp() -> bool {
+    /// 0: nobody has asked, 1: no, 2: yes.
+    static HAS: AtomicU8 = AtomicU8::new(0);
+    #[cold]
+    fn ask() -> u8 {
+        // Leaf 0x80000001 is there on all processors with 64 bits.
+        let has = core::arch::x86_64::__cpuid(0x8000_0001).edx >> 27 & 1 != 0;
+        HAS.store(1 + u8::from(has), Relaxed);
+        1 + u8::from(has)
+    }
+    let has = match HAS.load(Relaxed) {
+        0 => ask(),
+        known => known,
+    };
+    has == 2
+}
+
 /// The processor this thread runs on, plus one (0 where it cannot be told cheaply), and the time in
 /// `ticks`.
 #[inline]
@@ -71,6 +94,9 @@ pub fn cpu_and_ticks() -> (u32, u64) {
         let cpu = noted_cpu();
         if cpu != 0 {
             return (cpu, ticks());
+        }
+        if !has_rdtscp() {
+            return (0, ticks());
         }
         let (aux, low, high): (u32, u32, u32);
         // SAFETY: rdtscp reads the time stamp and IA32_TSC_AUX, in which Linux keeps the processor

@@ -36,10 +36,15 @@ pub fn before_exec() {
             kept.push(i);
         }
     });
+    if kept.is_empty() {
+        // Whoever has no table is to make none here: a filter that the program has put in front of
+        // itself may end it for that.
+        return;
+    }
     // Not for a process that has changed its user: the table is its family's.
     let same_user =
         table::get().is_some_and(|t| t.uid.load(Relaxed) == rustix::process::geteuid().as_raw());
-    if same_user && !kept.is_empty() {
+    if same_user {
         table::keep_for_exec(kept.into_iter());
     }
 }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::app::{App, AppError, Context, Io, Kind, Ports};
 use crate::apps::basic::{Each, each};
-use crate::apps::headers::{IPV4, IPV6, be16, payload};
+use crate::apps::headers::{CE, IPV4, IPV6, NOT_ECT, be16, ecn, mark_congestion, payload};
 use crate::arena::MAX_LENGTH;
 use crate::args::ArgError;
 use crate::flow_table::{FlowTable, Key};
@@ -82,6 +82,8 @@ struct Datagram {
     /// Which units of eight bytes are there.
     units: [u64; WORDS],
     received: usize,
+    /// A bit for each value that their congestion bits had.
+    ecn: u8,
     /// Length of the data, once the last fragment is there.
     end: Option<usize>,
     /// Length of the headers, once the first fragment is there.
@@ -230,6 +232,7 @@ impl Datagram {
         }
         buffer[place].copy_from_slice(data);
         self.received += data.len();
+        self.ecn |= 1 << ecn(&frame[fragment.ip..]).unwrap_or(NOT_ECT);
         if first == 0 {
             let head = fragment.headers;
             buffer[HEAD - head..HEAD].copy_from_slice(&frame[..head]);
@@ -248,12 +251,20 @@ impl Datagram {
         word.map_or(0, |word| (word + 1) * 64 - self.units[word].leading_zeros() as usize)
     }
 
-    /// The packet; None if its length is more than its header can say.
+    /// The packet; None if its length is more than its header can say, or a router has marked one of
+    /// its fragments and not dropped it although its sender would not understand.
     fn whole(self, v6: bool) -> Option<Packet> {
         let (mut packet, end, head) = (self.buffer?, self.end?, self.head?);
         packet.shrink_front(HEAD - head);
         packet.truncate(head + end);
         let ip = &mut packet[self.ip..];
+        if self.ecn & 1 << CE != 0 {
+            if self.ecn & 1 << NOT_ECT != 0 {
+                return None;
+            }
+            // One is enough (RFC 3168, 5.3).
+            mark_congestion(ip);
+        }
         let length = ip.len();
         if v6 {
             ip[4..6].copy_from_slice(&u16::try_from(length.checked_sub(40)?).ok()?.to_be_bytes());

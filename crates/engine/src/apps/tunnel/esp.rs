@@ -77,6 +77,7 @@ const COUNTERS: &[&str] = &[
     "malformed",
     "not_authentic",
     "replayed",
+    "congested",
     "exhausted",
 ];
 
