@@ -64,6 +64,10 @@ const SMALL: &[(&str, &str)] = &[("SHORTWIRE_AFTER", "1"), ("SHORTWIRE_DMB_SIZE"
 const SMALL_ISM: &[(&str, &str)] =
     &[("SHORTWIRE_AFTER", "1"), ("SHORTWIRE_DMB_SIZE", "64K"), ("SHORTWIRE_PREFER", "ism")];
 
+/// For sixteen buffers.
+const FEW: &[(&str, &str)] =
+    &[("SHORTWIRE_AFTER", "1"), ("SHORTWIRE_DMB_SIZE", "64K"), ("SHORTWIRE_MAX_MEMORY", "1M")];
+
 macro_rules! programs {
     ($($test:ident = $name:literal $($setting:ident)*;)*) => {
         $(#[test]
@@ -123,6 +127,8 @@ programs! {
     threads_and_handlers_with_small_stacks = "small_stacks" DEFAULT AT_ONCE ISM;
     rights_that_are_given_up = "lost_rights" DEFAULT AT_ONCE ISM;
     programs_that_are_spawned_beside_traffic = "spawns" DEFAULT AT_ONCE ISM;
+    receives_that_are_shut_before_the_first_byte = "shut_rd_first" DEFAULT AT_ONCE ISM;
+    what_children_have_over_exec = "forked_and_executed" FEW;
     a_low_water_mark_ends_with_the_stream = "lowat_and_shut_rd" DEFAULT AT_ONCE ISM;
     polls_beside_what_is_left_unread = "left_unread" DEFAULT AT_ONCE ISM;
     a_return_to_tcp_under_a_sleep_for_room = "returns_under_space" DEFAULT AT_ONCE ISM;

@@ -332,14 +332,23 @@ impl Segment {
     /// their place, so that a thread which is late finds an empty ring and no fault.
     pub fn retire(self) -> Retired {
         let mut this = core::mem::ManuallyDrop::new(self);
-        let prot = ProtFlags::READ | ProtFlags::WRITE;
-        let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
         let (base, len) = (this.base.wrapping_sub(this.front), this.len + this.front);
-        // SAFETY: replaces exactly our own mapping, to which only raw pointers exist. If it fails,
-        // the mapping stays, which is as safe.
-        let _ = unsafe { mmap_anonymous(base.cast(), len, prot, flags) };
+        if !(promises::are_kept() && Self::zeros_of_a_file(base, len)) {
+            let prot = ProtFlags::READ | ProtFlags::WRITE;
+            let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
+            // SAFETY: replaces exactly our own mapping, to which only raw pointers exist. If it
+            // fails, the mapping stays, which is as safe.
+            let _ = unsafe { mmap_anonymous(base.cast(), len, prot, flags) };
+        }
         this.fd = None;
         Retired { base: this.base, len: this.len, front: this.front }
+    }
+
+    /// Puts a file in place of our mapping, of which only pages count that somebody touches.
+    fn zeros_of_a_file(base: *mut u8, len: usize) -> bool {
+        let Ok(file) = memfd(c"shortwire-retired", len) else { return false };
+        // SAFETY: exactly our own mapping, to which only raw pointers exist.
+        unsafe { address::map_over(base.cast(), len, Some((file.raw, 0))) }
     }
 
     /// Moves to the addresses of a segment that was retired long enough ago, so that they are not
@@ -393,14 +402,80 @@ fn memfd(name: &CStr, len: usize) -> Result<Fd, Errno> {
     Ok(fd)
 }
 
+/// Whether the kernel keeps what it promises (`vm.overcommit_memory=2`, which PostgreSQL's manual advises):
+/// there each byte of a private mapping that may be written counts, touched or not, and programs that
+/// have nothing to do with it get no memory.
+mod promises {
+    use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
+    use rustix::fs::{Mode, OFlags, open};
+
+    const UNKNOWN: u8 = 0;
+    const NO: u8 = 1;
+    const YES: u8 = 2;
+    static KEPT: AtomicU8 = AtomicU8::new(UNKNOWN);
+
+    pub fn are_kept() -> bool {
+        KEPT.load(Relaxed) == YES
+    }
+
+    /// Asks the kernel, once: a sandbox that is entered later may not allow it.
+    pub fn ask() {
+        if KEPT.load(Relaxed) != UNKNOWN {
+            return;
+        }
+        let mut mode = [0];
+        let file = open(c"/proc/sys/vm/overcommit_memory", OFlags::CLOEXEC, Mode::empty());
+        let is_strict = file.is_ok_and(|file| {
+            rustix::io::read(&file, &mut mode).is_ok_and(|n| n == 1) && mode == *b"2"
+        });
+        KEPT.store(if is_strict { YES } else { NO }, Relaxed);
+    }
+
+    #[cfg(all(test, not(loom)))]
+    pub fn set(kept: bool) {
+        KEPT.store(if kept { YES } else { NO }, Relaxed);
+    }
+}
+
 fn map(fd: RawFd, len: usize, prot: ProtFlags) -> Result<*mut u8, Errno> {
     map_at(fd, 0, len, prot)
 }
 
 fn map_at(fd: RawFd, offset: u64, len: usize, prot: ProtFlags) -> Result<*mut u8, Errno> {
+    promises::ask();
     let base = address::map(len, prot, MapFlags::SHARED, Some((fd, offset)))?;
     // SAFETY: the mapping just made. Core dumps have no use for it, so that a failure does not
     // matter.
     let _ = unsafe { madvise(base, len, Advice::LinuxDontDump) };
     Ok(base.cast())
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    extern crate std;
+    use super::*;
+    use std::string::String;
+
+    fn mapping(at: *mut u8) -> String {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let at = std::format!("{:x}-", at.addr());
+        maps.lines().find(|line| line.starts_with(&at)).expect("a mapping").into()
+    }
+
+    #[test]
+    fn where_promises_are_kept_ended_memory_is_a_file() {
+        for kept in [true, false] {
+            let segment = Segment::create(c"shm-test-promises", 2 * PAGE).unwrap();
+            // SAFETY: our own memory.
+            unsafe { segment.base().write(7) };
+            promises::set(kept);
+            let retired = segment.retire();
+            let (base, len) = (retired.base(), retired.len());
+            assert_eq!(mapping(base).contains("shortwire-retired"), kept);
+            // SAFETY: it stays mapped, and nobody else uses it.
+            let bytes = unsafe { core::slice::from_raw_parts_mut(base, len) };
+            assert!(bytes.iter().all(|byte| *byte == 0));
+            bytes.fill(1);
+        }
+    }
 }

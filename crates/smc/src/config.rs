@@ -162,12 +162,17 @@ impl Config {
 
     /// How many receive buffers of `len` bytes this process may have.
     pub fn max_buffers(&self, len: u32) -> u32 {
+        (self.max_bytes() / u64::from(len)).min(u64::from(u32::MAX)) as u32
+    }
+
+    /// How many bytes of receive buffers this process may have.
+    pub fn max_bytes(&self) -> u64 {
         let mut most = self.max_memory.load(Relaxed);
         if most == 0 {
             most = crate::memory::available() / 4;
             self.max_memory.store(most.max(1), Relaxed);
         }
-        (most / u64::from(len)).min(u64::from(u32::MAX)) as u32
+        most
     }
 
     /// From now on every connection stays TCP.

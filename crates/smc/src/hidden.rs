@@ -19,6 +19,8 @@ const FD: u64 = u32::MAX as u64;
 static COUNT: AtomicU32 = AtomicU32::new(0);
 /// No hidden descriptor is below this one.
 static LOWEST: AtomicI32 = AtomicI32::new(i32::MAX);
+/// And none was ever above this one. Programs close all numbers that they may have, up to a million.
+static HIGHEST: AtomicI32 = AtomicI32::new(-1);
 
 /// Where parked descriptors begin under the present descriptor limit.
 fn base() -> Option<usize> {
@@ -82,6 +84,7 @@ pub fn park(fd: i32) -> i32 {
 /// Notes a descriptor as ours.
 pub fn remember(fd: i32) {
     LOWEST.fetch_min(fd, Relaxed);
+    HIGHEST.fetch_max(fd, Relaxed);
     let takes = |word: u64| (number(word) < 0).then(|| (word | FD).wrapping_add(1) | word_of(fd));
     if FDS.iter().any(|slot| slot.fetch_update(Relaxed, Relaxed, takes).is_ok()) {
         COUNT.fetch_add(1, Relaxed);
@@ -187,7 +190,8 @@ fn most_to_stay() -> usize {
 /// Whether `fd` is one of ours.
 #[inline]
 pub fn contains(fd: i32) -> bool {
-    fd >= LOWEST.load(Relaxed) && FDS.iter().any(|slot| number(slot.load(Relaxed)) == fd)
+    (LOWEST.load(Relaxed)..=HIGHEST.load(Relaxed)).contains(&fd)
+        && FDS.iter().any(|slot| number(slot.load(Relaxed)) == fd)
 }
 
 /// Closes a parked descriptor.
@@ -212,6 +216,7 @@ pub(crate) fn give_way(fd: i32) -> Option<i32> {
     let slot = FDS.iter().find(|slot| number(slot.load(Relaxed)) == fd)?;
     // Always to a higher number, so LOWEST holds.
     let moved = (sys::fcntl(fd, libc::F_DUPFD_CLOEXEC, fd as usize + 1) as i32).max(-1);
+    HIGHEST.fetch_max(moved, Relaxed);
     let moves = |word| (number(word) == fd).then_some(word & !FD | word_of(moved));
     if slot.fetch_update(Relaxed, Relaxed, moves).is_err() && moved >= 0 {
         // Another thread has closed it meanwhile.

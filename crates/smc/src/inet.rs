@@ -140,17 +140,44 @@ fn received_since(fd: i32, before: &TcpInfo) -> Option<Received> {
 /// Whether this end opened the connection: the kernel counts an acknowledged SYN there, and not
 /// where the connection was accepted. None while the counts move, or if they are of neither kind.
 pub fn opened(fd: i32) -> Option<bool> {
+    counted(fd)?.ok()
+}
+
+/// The kernel's counts of what was sent contradict each other: it counts a packet that it could not send,
+/// because of a rule that drops what goes out or a full queue, and counts it once more when it tries again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Miscounted;
+
+/// See `opened`; None while the counts move.
+pub fn counted(fd: i32) -> Option<Result<bool, Miscounted>> {
     let before = TcpInfo::of(fd)?;
     let unacked = sys::ioctl_int(fd, libc::TIOCOUTQ).ok()? as u64;
     let after = TcpInfo::of(fd)?;
     if (before.acked(), before.sent()) != (after.acked(), after.sent()) {
         return None;
     }
-    match after.acked().checked_sub(after.sent().checked_sub(unacked)?)? {
-        0 => Some(false),
-        1 => Some(true),
-        _ => None,
+    Some(match (after.acked() + unacked).checked_sub(after.sent()) {
+        Some(0) => Ok(false),
+        Some(1) => Ok(true),
+        _ => Err(Miscounted),
+    })
+}
+
+/// Whether rules of this machine have brought the connection here that was opened to another address
+/// or port: by their names its two ends are not each other's, and either may be that of some other
+/// connection's.
+pub fn is_redirected(fd: i32, names: &[Addr; 2]) -> bool {
+    /// Of netfilter, for both versions of IP. Not in the libc crate.
+    const SO_ORIGINAL_DST: i32 = 80;
+    let is_v4 = names[0].mapped()[..12] == MAPPED;
+    let level = if is_v4 { libc::IPPROTO_IP } else { libc::IPPROTO_IPV6 };
+    let mut raw = [0u8; 28];
+    if sys::getsockopt(fd, level, SO_ORIGINAL_DST, &mut raw) <= 0 {
+        return false;
     }
+    // At the end that opened it that is its peer.
+    let opened_to = Addr::of(&raw).map(|to| to.key());
+    opened_to.is_some_and(|to| names.iter().all(|name| name.key() != to))
 }
 
 fn addr(fd: i32, peer: bool) -> Option<Addr> {

@@ -174,7 +174,10 @@ fn few(conn: &Conn, step: impl FnOnce() -> Next) -> Next {
 fn stay_tcp(conn: &Conn, why: Reason) {
     rendezvous::close(conn);
     witness::end(conn);
-    conn.upgrade.end();
+    if conn.upgrade.end() == Stage::Accepted {
+        // Left in first contact, its group would keep all others between these two processes waiting.
+        group::failed(conn.link_group(), false);
+    }
     conn.set_reason(why);
     conn.next_try.store(u32::MAX, Relaxed);
     if !conn.is_exposed() {
@@ -348,6 +351,9 @@ fn eligible(conn: &Conn, fd: i32) -> Option<Next> {
         Some(_) => {}
     }
     if inet::is_local(&names) {
+        if inet::is_redirected(fd, &names) {
+            return Some(Next::Tcp(reason::NOT_LOCAL));
+        }
         witness::end(conn);
     } else if !witness::watches(conn) && !device::bar_is_for_others() {
         return Some(Next::Tcp(reason::NOT_LOCAL));

@@ -103,7 +103,21 @@ fn opened(fd: i32, to: &[u8; 28]) {
 
 /// shutdown; `plain` is the application's own call.
 pub fn shutdown(fd: i32, how: i32, plain: impl FnOnce() -> isize) -> isize {
-    let Some(port) = fds::existing(fd).filter(|_| (0..=2).contains(&how)) else { return plain() };
+    if !(0..=2).contains(&how) {
+        return plain();
+    }
+    let Some(port) = fds::existing(fd) else {
+        let r = plain();
+        // One that is upgraded later must know of it: the kernel's word for this end of its own would
+        // pass for the peer's death. The other directions are shut before there is an upgrade.
+        if r == 0
+            && how == libc::SHUT_RD
+            && let Some(port) = fds::port(fd)
+        {
+            port.conn.shutdown(fd, how);
+        }
+        return r;
+    };
     let c = port.conn;
     settle(port);
     let first = !c.sends_are_shut();

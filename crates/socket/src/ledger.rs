@@ -239,6 +239,15 @@ pub fn passes(inode: u32) -> u32 {
     at + 1
 }
 
+/// The socket that note `number` is of was not passed after all. A child that gets it by another try would
+/// take this note for it, of which it never hears that we have let go.
+pub fn takes_back(number: u32, inode: u32) {
+    let Some(at) = (number as usize).checked_sub(1) else { return };
+    for note in children().map(|l| &l.notes[at]) {
+        let _ = note.compare_exchange(inode.into(), 0, AcqRel, Relaxed);
+    }
+}
+
 /// This process has no descriptor any more of the socket that note `number` is of.
 pub fn lets_go(number: u32, inode: u32) {
     let Some(at) = (number as usize).checked_sub(1) else { return };
@@ -366,6 +375,15 @@ mod tests {
         assert!(!is_let_go(number, 77), "nobody has taken it on");
         assert_eq!((takes_on(77), takes_on(77)), (Some(number), None));
         assert!(is_let_go(number, 77));
+        // One that was not sent leaves nothing.
+        let number = passes(78);
+        takes_back(number, 79);
+        let at = number as usize - 1;
+        // SAFETY: as above.
+        let note = unsafe { &(*POOL.load(Relaxed).wrapping_add(NEXT.load(Relaxed))).notes[at] };
+        assert_eq!(note.load(Relaxed), 78, "of another socket");
+        takes_back(number, 78);
+        assert_eq!(note.load(Relaxed), 0);
         mine().notes[number as usize - 1].store(0, Relaxed);
         after_fork_parent();
     }

@@ -192,6 +192,12 @@ fn peek_all(
         // The kernel waits for all of it; no upgrade may begin meanwhile, or it would wait for
         // bytes that go elsewhere.
         let held = c.hold_unexposed();
+        if !held && !c.is_exposed() && c.is_upgraded_elsewhere() {
+            // Another thread's step may expose it while this call waits, unseen, for bytes that go
+            // elsewhere.
+            sys::nap();
+            continue;
+        }
         if held || !c.is_exposed() || c.receives_are_back() && !c.owes() {
             let r = kernel(&mut into, flags);
             if held && !stay.is_gone() {

@@ -177,6 +177,9 @@ pub fn for_data(stay: &mut Stay, dontwait: bool) -> Result<Option<Got>, i32> {
         Some(_) if conn.ready(fd) & IN == 0 => nap_unarmed(stay),
         _ => sleep_for_data(stay, fd),
     };
+    if stay.is_gone() {
+        return Err(libc::EBADF);
+    }
     stay.sleeps(0);
     r
 }
@@ -464,6 +467,9 @@ pub fn for_space(stay: &mut Stay, dontwait: bool, begun: bool) -> Result<(), i32
     stay.sleeps(WRITES);
     let limit = stay.limit(libc::SO_SNDTIMEO);
     let r = sleep_for_space(stay, fd, begun, limit);
+    if stay.is_gone() {
+        return Err(libc::EBADF);
+    }
     stay.sleeps(0);
     r
 }
@@ -566,6 +572,11 @@ fn sleep_for_space(stay: &Stay, mut fd: i32, begun: bool, limit: Option<u64>) ->
             Err(e) if !begun && is_restarted(e, limit) => continue,
             Err(e) => return Err(e),
         };
+        if stay.is_gone() {
+            // Closed by another thread, past this call: the number is no descriptor, of which poll
+            // tells at once, again and again.
+            return Err(libc::EBADF);
+        }
         fd = stay.fd();
         if told & libc::POLLIN != 0 {
             conn.woken(slept);

@@ -41,25 +41,34 @@ impl Conn {
         if begin_send_switch(&self.phase, &self.tx.kernel) {
             self.prompt(fd);
             match TcpInfo::of(fd) {
-                Some(info) if suits(&info) => {
-                    ok = each!(self.reach(), reach => reach.switch(info.sent()));
-                    if ok {
-                        self.phase.turn_sends(|_| Sends::Ring);
+                Some(info) if suits(&info) => match crate::inet::counted(fd) {
+                    Some(Ok(_)) => {
+                        ok = each!(self.reach(), reach => reach.switch(info.sent()));
+                        if ok {
+                            self.phase.turn_sends(|_| Sends::Ring);
+                        }
                     }
-                }
+                    // The peer would wait for payload that was never sent, and take doorbells for it.
+                    Some(Err(_)) => self.keep_sends(fd),
+                    None => {}
+                },
                 Some(_) => {}
                 // A sandbox was entered since the upgrade, and every further try would cost as much
                 // as this one.
-                None => {
-                    self.identity.reason.store(crate::reason::SYSTEM.code(), Relaxed);
-                    self.phase.turn_sends(Sends::gone_back);
-                    each!(self.reach(), reach => reach.refuse(self));
-                    self.restore_delays(fd);
-                }
+                None => self.keep_sends(fd),
             }
         }
         end_send_switch(&self.phase);
         ok
+    }
+
+    /// Our sends stay on TCP, for good.
+    #[cold]
+    fn keep_sends(&self, fd: i32) {
+        self.identity.reason.store(crate::reason::SYSTEM.code(), Relaxed);
+        self.phase.turn_sends(Sends::gone_back);
+        each!(self.reach(), reach => reach.refuse(self));
+        self.restore_delays(fd);
     }
 
     /// Announces a kernel send; false when the ring must be used instead.

@@ -60,6 +60,10 @@ pub fn take_dmb(id: u32, peer: Gid) -> Result<(Dmb, Lent), Reason> {
             }
             !quiet
         });
+        // The first ones are larger than those that their number is counted in.
+        if device::memory() + u64::from(len) > CONFIG.max_bytes() {
+            return Err(reason::MAX_DMB);
+        }
         if CONFIG.max_memory_user.load(Relaxed) != 0
             && !quota::admit(device::memory() + u64::from(len))
         {

@@ -28,9 +28,9 @@ pub fn before_exec() {
     end_streams(cloexec);
     each(|fd, k| {
         let Kind::Conn(i) = k else { return };
-        if cloexec(fd) {
+        if is_given_up(fd, i) {
             conn(i).identity.refs.fetch_sub(1, AcqRel);
-        } else if !conn(i).is_exposed() {
+        } else {
             smc::meet::identify(conn(i), fd);
             conn(i).identity.heir.store(PID.load(Relaxed), Relaxed);
             kept.push(i);
@@ -57,11 +57,18 @@ pub fn undo_exec() {
     ledger::undo_exec();
     each(|fd, k| {
         let Kind::Conn(i) = k else { return };
-        if cloexec(fd) {
+        if is_given_up(fd, i) {
             conn(i).identity.refs.fetch_add(1, AcqRel);
         }
     });
     table::undo_exec();
+}
+
+/// Whether the next program has nothing of it that we count: the kernel closes it, or it has gone back to
+/// TCP and the program may keep it for as long as it likes. Counted, it would never end in the process
+/// that this one was forked from.
+fn is_given_up(fd: i32, index: u32) -> bool {
+    cloexec(fd) || conn(index).is_exposed()
 }
 
 fn cloexec(fd: i32) -> bool {
@@ -123,6 +130,16 @@ pub fn before_exit() {
                 conn.try_back_to_tcp(fd);
             } else if conn.doorbells_due() > 0 && !is_shared(table::index_of(conn) as u32) {
                 conn.drain_doorbells(fd, conn.doorbells_seen());
+            }
+        }
+        // What the children of a daemon that has gone to the background have from it is theirs alone,
+        // and may leave TCP.
+        for fd in 0..high() {
+            if let Kind::Conn(i) = kind(fd)
+                && is_shared(i)
+                && !conn(i).is_exposed()
+            {
+                before_close(fd);
             }
         }
     }
@@ -189,28 +206,28 @@ impl Drop for Kept {
 /// must not get it: it would read doorbells between payload, and seldom wants the connection at
 /// all, while this one goes on with it. False from `keep`: there is no such one, and it is reset.
 fn go_back_inherited(mut keep: impl FnMut(u32, i32) -> bool) {
-    // A buffer that is exposed is the peer's to switch to, whatever was done here.
-    let mut exposed = false;
-    each(|_, k| exposed |= matches!(k, Kind::Conn(i) if conn(i).is_exposed()));
-    if !exposed {
+    // A buffer that is exposed is the peer's to switch to, whatever was done here. By inode, and
+    // sorted: a server with thousands of sockets is not to look at each of them for each other one.
+    let mut exposed = Vec::new();
+    each(|_, k| {
+        if let Kind::Conn(i) = k
+            && conn(i).is_exposed()
+        {
+            exposed.push((conn(i).own().inode.load(Relaxed), i));
+        }
+    });
+    if exposed.is_empty() {
         return;
     }
+    exposed.sort_unstable();
     for fd in 0..high().max(64) {
         let flags = sys::fcntl(fd, libc::F_GETFD, 0);
         if flags < 0 || flags & libc::FD_CLOEXEC as isize != 0 {
             continue;
         }
         let Some(inode) = sys::socket_inode(fd) else { continue };
-        let mut found = None;
-        each(|_, k| {
-            if let Kind::Conn(i) = k
-                && conn(i).own().inode.load(Relaxed) == inode
-                && conn(i).is_exposed()
-            {
-                found = Some(i);
-            }
-        });
-        if let Some(i) = found {
+        let place = exposed.partition_point(|(other, _)| *other < inode);
+        if let Some((_, i)) = exposed.get(place).copied().filter(|(other, _)| *other == inode) {
             // The peer may send on the ring by now, and is told through its own what we have not
             // read. A vfork child must leave the channel alone: its number is the parent's.
             smc::meet::conclude(conn(i));

@@ -13,6 +13,11 @@ use crate::ledger;
 
 #[cold]
 pub(super) fn create(fd: i32) -> Option<Port> {
+    if home() == Some(0) {
+        // A child that was made past the fork handlers: by our copy of the table it would take the
+        // places that its parent takes.
+        return None;
+    }
     let table = table::get()?;
     // Threads that count at once may lose one: the look comes one connection later then.
     let created = CREATED.load(Relaxed);

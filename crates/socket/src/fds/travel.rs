@@ -69,6 +69,8 @@ fn arrives(c: &Conn) -> bool {
 /// It was not sent after all.
 pub fn stays(c: &Conn) {
     if arrives(c) {
+        let l = local(table::index_of(c) as u32);
+        ledger::takes_back(l.note.swap(0, Relaxed), l.passed.load(Relaxed));
         c.identity.refs.fetch_sub(1, AcqRel);
     }
 }

@@ -1,9 +1,12 @@
 //! How waits end: by signals, by time limits, by what comes.
 #![allow(unsafe_code)]
 
-use crate::tests::{Answer::*, SCRIPTED, recv, send, serial, upgraded};
+use crate::tests::{Answer::*, Epoll, SCRIPTED, close, port, recv, send, serial, upgraded};
 use core::sync::atomic::Ordering::*;
 use smc::sys;
+use std::sync::mpsc::channel;
+use std::thread::{sleep, spawn};
+use std::time::Duration;
 
 const INTERRUPTED: isize = -(libc::EINTR as isize);
 
@@ -63,6 +66,27 @@ fn a_receive_that_has_something_returns_it_when_its_time_is_over() {
     SCRIPTED.script(pair.1, &[Passes(61_000_000_000)]);
     assert_eq!(recv(pair.1, 8, libc::MSG_WAITALL), Ok(b"part".to_vec()));
     assert_eq!(SCRIPTED.left(pair.1), 0);
+}
+
+/// A connection in a set does not stay for the call: its number, closed, is no descriptor, of which poll
+/// tells at once, again and again.
+#[test]
+fn a_send_that_waits_ends_with_its_connection() {
+    let _turn = serial();
+    let pair = upgraded();
+    let set = Epoll::new();
+    set.add(pair.0, libc::EPOLLIN);
+    while send(pair.0, &[7; 4096], libc::MSG_DONTWAIT) > 0 {}
+    let (done, ended) = channel();
+    let fd = pair.0;
+    let sender = spawn(move || done.send(send(fd, b"y", 0)));
+    while port(fd).conn.sleepers.inside().next().is_none() {
+        sleep(Duration::from_millis(1));
+    }
+    close(fd);
+    let r = ended.recv_timeout(Duration::from_secs(60)).expect("it goes on for ever");
+    assert_eq!(r, -(libc::EBADF as isize));
+    sender.join().unwrap().unwrap();
 }
 
 #[test]
