@@ -80,6 +80,8 @@ struct Counters {
     /// Packets that came while there was no other end, or that it did not take.
     tx_dropped: u64,
     connections: u64,
+    /// Lengths of 0 in a stream, and datagrams of no bytes.
+    rx_empty: u64,
 }
 
 /// The other end, while there is one.
@@ -95,7 +97,8 @@ impl Kind for UnixSocket {
     const INPUTS: Ports = Ports::Named(&["rx"]);
     const OUTPUTS: Ports = Ports::Named(&["tx"]);
     const PULLS: bool = true;
-    const COUNTERS: &'static [&'static str] = &["rx_oversize", "tx_dropped", "connections"];
+    const COUNTERS: &'static [&'static str] =
+        &["rx_oversize", "tx_dropped", "connections", "rx_empty"];
     type Args = UnixSocketArgs;
 
     fn check(args: &UnixSocketArgs) -> Result<(), ArgError> {
@@ -153,14 +156,12 @@ impl UnixSocket {
         let room = output.room().min(BATCH);
         let result = match &mut self.peer {
             None => return Ok(()),
-            Some(Peer::Stream(stream)) => {
-                stream.receive(room, &mut batch, &mut self.counters.rx_oversize)
-            }
+            Some(Peer::Stream(stream)) => stream.receive(room, &mut batch, &mut self.counters),
             Some(Peer::Messages(socket)) => {
                 match self.messages.receive(socket.as_fd(), room, &mut batch) {
                     Ok(lost) => {
                         self.counters.rx_oversize += lost as u64;
-                        end_of_packets(&mut batch, self.args.mode)
+                        end_of_packets(&mut batch, self.args.mode, &mut self.counters)
                     }
                     Err(errno) => Err(errno),
                 }
@@ -201,10 +202,19 @@ impl UnixSocket {
 }
 
 /// A message of no bytes ends a connection of packets; of datagrams it is nothing.
-fn end_of_packets(batch: &mut Batch, mode: SocketMode) -> Result<(), Errno> {
-    let ended = batch.iter().any(|packet| packet.is_empty());
+fn end_of_packets(
+    batch: &mut Batch,
+    mode: SocketMode,
+    counters: &mut Counters,
+) -> Result<(), Errno> {
+    let all = batch.len();
     batch.retain(|packet| !packet.is_empty());
-    if ended && mode == SocketMode::Packet { Err(Errno::PIPE) } else { Ok(()) }
+    let empty = all - batch.len();
+    if empty > 0 && mode == SocketMode::Packet {
+        return Err(Errno::PIPE);
+    }
+    counters.rx_empty += empty as u64;
+    Ok(())
 }
 
 impl App for UnixSocket {
@@ -233,6 +243,7 @@ impl App for UnixSocket {
             self.counters.rx_oversize,
             self.counters.tx_dropped,
             self.counters.connections,
+            self.counters.rx_empty,
         ]);
     }
 
@@ -241,8 +252,8 @@ impl App for UnixSocket {
         writeln!(out, "{}: {state}", self.args.path.display())?;
         writeln!(
             out,
-            "dropped: {} too long, {} to send",
-            self.counters.rx_oversize, self.counters.tx_dropped
+            "dropped: {} too long, {} empty, {} to send",
+            self.counters.rx_oversize, self.counters.rx_empty, self.counters.tx_dropped
         )
     }
 

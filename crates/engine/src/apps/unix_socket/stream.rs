@@ -9,6 +9,8 @@ use crate::arena::MAX_LENGTH;
 use crate::batch::Batch;
 use crate::packet::Packet;
 
+use super::Counters;
+
 const PREFIX: usize = 4;
 const BUFFER: usize = 256 << 10;
 /// No sender means more than this: QEMU's limit. Beyond, the stream is out of step.
@@ -41,24 +43,34 @@ impl Stream {
         }
     }
 
-    /// Adds up to `most` packets. An error is the end of the stream, or `EAGAIN`.
+    /// Adds up to `most` packets. An error is the end of the stream, or `EAGAIN`. It reads once at
+    /// most: a peer that writes on and on what makes no packet would keep the engine's thread here.
     pub fn receive(
         &mut self,
         most: usize,
         batch: &mut Batch,
-        oversize: &mut u64,
+        counters: &mut Counters,
     ) -> Result<(), Errno> {
         let full = batch.len() + most;
-        loop {
-            while batch.len() < full {
-                let Some(packet) = self.cut(oversize)? else { break };
-                batch.push(packet);
-            }
-            if batch.len() == full {
-                return Ok(());
-            }
+        self.cut_all(full, batch, counters)?;
+        if batch.len() < full {
             self.fill()?;
+            self.cut_all(full, batch, counters)?;
         }
+        Ok(())
+    }
+
+    fn cut_all(
+        &mut self,
+        full: usize,
+        batch: &mut Batch,
+        counters: &mut Counters,
+    ) -> Result<(), Errno> {
+        while batch.len() < full {
+            let Some(packet) = self.cut(counters)? else { break };
+            batch.push(packet);
+        }
+        Ok(())
     }
 
     fn fill(&mut self) -> Result<(), Errno> {
@@ -74,7 +86,7 @@ impl Stream {
     }
 
     /// The next whole packet. `EPROTO` if the bytes can be none.
-    fn cut(&mut self, oversize: &mut u64) -> Result<Option<Packet>, Errno> {
+    fn cut(&mut self, counters: &mut Counters) -> Result<Option<Packet>, Errno> {
         loop {
             let skipped = self.skip.min(self.end - self.start);
             self.skip -= skipped;
@@ -88,7 +100,8 @@ impl Stream {
                 return Err(Errno::PROTO);
             }
             if length == 0 || length > MAX_LENGTH {
-                *oversize += u64::from(length != 0);
+                counters.rx_empty += u64::from(length == 0);
+                counters.rx_oversize += u64::from(length != 0);
                 self.start += PREFIX;
                 self.skip = length;
                 continue;
@@ -159,31 +172,49 @@ mod tests {
                 bytes.extend_from_slice(&(*length as u32).to_be_bytes());
                 bytes.extend(std::iter::repeat_n(n as u8, *length));
             }
-            let (mut got, mut oversize) = (Vec::new(), 0);
+            let (mut got, mut counters) = (Vec::new(), Counters::default());
             let mut cuts = cuts.iter().cycle();
             while !bytes.is_empty() {
                 let n = cuts.next().unwrap().min(&bytes.len()).to_owned();
                 prop_assert_eq!(send(&other, &bytes[..n], SendFlags::empty()).unwrap(), n);
                 bytes.drain(..n);
                 let mut batch = Batch::new();
-                prop_assert_eq!(stream.receive(100, &mut batch, &mut oversize), Err(Errno::AGAIN));
+                prop_assert_eq!(stream.receive(100, &mut batch, &mut counters), Ok(()));
+                prop_assert_eq!(stream.receive(100, &mut batch, &mut counters), Err(Errno::AGAIN));
                 got.extend(batch.iter().map(|packet| (packet.length(), packet.first().copied())));
             }
             let fits = |&(_, &length): &(usize, &usize)| (1..=MAX_LENGTH).contains(&length);
             let expected: Vec<_> = lengths.iter().enumerate().filter(fits)
                 .map(|(n, &length)| (length, Some(n as u8))).collect();
-            prop_assert_eq!(oversize as usize, lengths.iter().filter(|&&length| length > MAX_LENGTH).count());
+            let count = |fits: fn(usize) -> bool| lengths.iter().filter(|length| fits(**length)).count();
+            prop_assert_eq!(counters.rx_oversize as usize, count(|length| length > MAX_LENGTH));
+            prop_assert_eq!(counters.rx_empty as usize, count(|length| length == 0));
             prop_assert_eq!(got, expected);
         }
+    }
+
+    /// That it does not look for more shows that whoever writes on does not hold it.
+    #[test]
+    fn lengths_of_nothing_are_read_once() {
+        let (mut stream, other) = pair();
+        let (mut batch, mut counters) = (Batch::new(), Counters::default());
+        for round in 1..=3 {
+            send(&other, &[0; PREFIX * 100], SendFlags::empty()).unwrap();
+            assert_eq!(stream.receive(100, &mut batch, &mut counters), Ok(()));
+            assert_eq!((batch.len(), counters.rx_empty), (0, round * 100));
+        }
+        assert_eq!(stream.receive(100, &mut batch, &mut counters), Err(Errno::AGAIN));
     }
 
     #[test]
     fn a_stream_out_of_step_ends() {
         let (mut stream, other) = pair();
         send(&other, &[0xff; 8], SendFlags::empty()).unwrap();
-        assert_eq!(stream.receive(1, &mut Batch::new(), &mut 0), Err(Errno::PROTO));
+        let receive =
+            |stream: &mut Stream| stream.receive(1, &mut Batch::new(), &mut Counters::default());
+        assert_eq!(receive(&mut stream), Err(Errno::PROTO));
         let (mut stream, other) = pair();
         drop(other);
-        assert_eq!(stream.receive(1, &mut Batch::new(), &mut 0), Err(Errno::PIPE));
+        assert_eq!(receive(&mut stream), Err(Errno::PIPE));
     }
 }
