@@ -5,14 +5,19 @@ use std::mem::MaybeUninit;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::rc::Rc;
 use std::time::Duration;
 
+use engine::Link;
 use engine::app::{App, Context, Io, Kind};
 use engine::apps::memif::{Memif, MemifArgs};
+use engine::apps::shm_link::{ShmLink, ShmLinkArgs};
+use engine::apps::unix_socket::{SocketMode, UnixSocket, UnixSocketArgs};
 #[cfg(feature = "vhost-user")]
 use engine::apps::vhost_user::{VhostUser, VhostUserArgs};
 #[cfg(feature = "vhost-user")]
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::io::Errno;
 use rustix::net::sockopt::set_socket_linger;
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix,
@@ -33,11 +38,20 @@ fn lingering() -> (OwnedFd, TcpStream) {
 }
 
 fn hand(socket: &OwnedFd, bytes: &[u8], file: OwnedFd) {
+    assert_eq!(try_to_hand(socket, bytes, file), Ok(()));
+}
+
+fn try_to_hand(socket: &OwnedFd, bytes: &[u8], file: OwnedFd) -> Result<(), Errno> {
     let files = [file.as_fd()];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     assert!(ancillary.push(SendAncillaryMessage::ScmRights(&files)));
-    sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::empty()).unwrap();
+    let sent = sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::empty());
+    if sent.is_err() {
+        // It is only here, and closed now.
+        set_socket_linger(&file, None).unwrap();
+    }
+    sent.map(drop)
 }
 
 fn socket(kind: SocketType) -> OwnedFd {
@@ -178,6 +192,102 @@ fn a_front_end_hands_huge_pages() {
         let peer = reach(&path, SocketType::STREAM);
         hand(&peer, &message, memory.try_clone().unwrap());
         is_left_if(!unsealed, &mut app, 0);
+        app.stop().unwrap();
+    }
+}
+
+fn counter<A: App + Kind>(app: &A, name: &str) -> u64 {
+    let place = A::COUNTERS.iter().position(|counter| *counter == name).unwrap();
+    let mut counters = vec![0; A::COUNTERS.len()];
+    app.counters(&mut counters);
+    counters[place]
+}
+
+/// A turn of the app, at that time.
+fn breathe(app: &mut impl App, now: u64) {
+    let io = Io::new(vec![None], vec![Some(Rc::new(Link::new()))], now);
+    app.pull(&io);
+    app.tick(&io);
+}
+
+/// The end that listens, which nobody is to hand anything.
+#[test]
+fn the_other_end_of_a_link_hands_a_socket_that_lingers() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("socket");
+    let args = ShmLinkArgs { path: path.clone(), listen: true, slots: 16 };
+    let mut app = ShmLink::new(args, &context()).unwrap();
+    for peers in 1..=2 {
+        let peer = reach(&path, SocketType::SEQPACKET);
+        breathe(&mut app, peers);
+        assert_eq!(counter(&app, "connections"), peers);
+        let (file, _other_end) = lingering();
+        hand(&peer, b"out of turn", file);
+        breathe(&mut app, peers);
+        assert!(app.notice().is_some());
+    }
+    // One that is not read before the end.
+    let peer = reach(&path, SocketType::SEQPACKET);
+    breathe(&mut app, 3);
+    let (file, _other_end) = lingering();
+    hand(&peer, b"late", file);
+    app.stop().unwrap();
+}
+
+/// The end that connects, in place of the memory.
+#[test]
+fn whoever_a_link_reaches_hands_a_socket_that_lingers() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("socket");
+    let listener = socket(SocketType::SEQPACKET);
+    bind(&listener, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+    listen(&listener, 1).unwrap();
+    let args = ShmLinkArgs { path, listen: false, slots: 16 };
+    let mut app = ShmLink::new(args, &context()).unwrap();
+    for peers in 1..=2 {
+        breathe(&mut app, peers * 1_000_000_000);
+        let peer = accept_with(&listener, SocketFlags::CLOEXEC).unwrap();
+        let (file, _other_end) = lingering();
+        hand(&peer, b"shortwire-1 \x10\0\0\0", file);
+        breathe(&mut app, peers * 1_000_000_000);
+        assert!(app.notice().is_some());
+    }
+    app.stop().unwrap();
+}
+
+/// The kernel refuses it (Linux 6.16), or it is closed elsewhere.
+#[test]
+fn whoever_sends_packets_hands_a_socket_that_lingers() {
+    for (mode, kind) in [
+        (SocketMode::Packet, SocketType::SEQPACKET),
+        (SocketMode::Stream, SocketType::STREAM),
+        (SocketMode::Datagram, SocketType::DGRAM),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let (their_path, local) = (folder.path().join("theirs"), (kind == SocketType::DGRAM));
+        let args = UnixSocketArgs {
+            path: if local { their_path.clone() } else { path.clone() },
+            listen: !local,
+            mode,
+            local: local.then(|| path.clone()),
+        };
+        let mut app = UnixSocket::new(args, &context()).unwrap();
+        let peer = socket(kind);
+        bind(&peer, &SocketAddrUnix::new(&their_path).unwrap()).unwrap();
+        breathe(&mut app, 1_000_000_000);
+        connect(&peer, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        // Before it is met, while it is, and what is not read before the end.
+        for turn in 2..=4 {
+            let (file, _other_end) = lingering();
+            let sent = try_to_hand(&peer, &[0, 0, 0, 1, 7], file);
+            assert!(matches!(sent, Ok(()) | Err(Errno::PERM)), "{mode:?}: {sent:?}");
+            if turn < 4 {
+                breathe(&mut app, turn * 1_000_000_000);
+                breathe(&mut app, turn * 1_000_000_000);
+            }
+            assert_eq!(counter(&app, "connections"), 1, "{mode:?}");
+        }
         app.stop().unwrap();
     }
 }

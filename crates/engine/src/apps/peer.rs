@@ -19,6 +19,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFl
 
 pub(super) mod bell;
 mod broken;
+pub(super) mod files;
 pub(super) mod notices;
 pub(super) mod seat;
 
@@ -240,4 +241,4 @@ impl Drop for Peer {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

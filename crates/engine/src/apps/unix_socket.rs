@@ -8,7 +8,7 @@
 //! The other end may come later and come again. Until then packets for it are dropped and counted.
 
 use std::fmt;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 
 use rustix::io::Errno;
@@ -21,6 +21,7 @@ use crate::link::Link;
 use crate::registry::Registry;
 
 use super::mmsg::{Mmsg, drop_front};
+use super::peer::{self, Leaving};
 use super::vnet;
 
 pub(super) mod meet;
@@ -67,6 +68,7 @@ pub enum SocketMode {
 pub struct UnixSocket {
     args: UnixSocketArgs,
     meeting: Meeting,
+    leaving: Leaving,
     peer: Option<Peer>,
     messages: Mmsg,
     unsent: Batch,
@@ -86,7 +88,7 @@ struct Counters {
 
 /// The other end, while there is one.
 enum Peer {
-    Messages(OwnedFd),
+    Messages(peer::Peer),
     Stream(Box<Stream>),
 }
 
@@ -125,10 +127,10 @@ impl Kind for UnixSocket {
             (SocketMode::Stream, false) => Role::ConnectStream,
             (SocketMode::Datagram, _) => Role::Datagram,
         };
-        let meeting = Meeting::new(role, &args.path, args.local.as_deref())?;
+        let meeting = Meeting::new(role, &args.path, args.local.as_deref(), false)?;
         let (messages, unsent) = (Mmsg::new(), Batch::new());
-        let mut this =
-            Self { args, meeting, peer: None, messages, unsent, counters: Counters::default() };
+        let (leaving, counters) = (Leaving::default(), Counters::default());
+        let mut this = Self { args, meeting, leaving, peer: None, messages, unsent, counters };
         this.meet(0);
         Ok(this)
     }
@@ -136,7 +138,11 @@ impl Kind for UnixSocket {
 
 impl UnixSocket {
     fn meet(&mut self, now: u64) {
+        if !self.leaving.is_room() {
+            return;
+        }
         let Some(socket) = self.meeting.poll(now) else { return };
+        let socket = peer::Peer::new(socket, &self.leaving, false);
         self.counters.connections += 1;
         self.peer = Some(match self.args.mode {
             SocketMode::Stream => Peer::Stream(Box::new(Stream::new(socket))),
@@ -156,16 +162,16 @@ impl UnixSocket {
         let room = output.room().min(BATCH);
         let result = match &mut self.peer {
             None => return Ok(()),
+            // What peers hand over may pile up no further.
+            _ if !self.leaving.is_room() => return Ok(()),
             Some(Peer::Stream(stream)) => stream.receive(room, &mut batch, &mut self.counters),
-            Some(Peer::Messages(socket)) => {
-                match self.messages.receive(socket.as_fd(), room, &mut batch) {
-                    Ok(lost) => {
-                        self.counters.rx_oversize += lost as u64;
-                        end_of_packets(&mut batch, self.args.mode, &mut self.counters)
-                    }
-                    Err(errno) => Err(errno),
+            Some(Peer::Messages(socket)) => match self.messages.receive(socket, room, &mut batch) {
+                Ok(lost) => {
+                    self.counters.rx_oversize += lost as u64;
+                    end_of_packets(&mut batch, self.args.mode, &mut self.counters)
                 }
-            }
+                Err(errno) => Err(errno),
+            },
         };
         if !batch.is_empty() {
             output.transmit_batch(&mut batch);

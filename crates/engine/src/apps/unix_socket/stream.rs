@@ -1,10 +1,13 @@
 //! Packets in a stream: before each its length, 32 bits in network order.
 
+use std::io::IoSliceMut;
+use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, recv, send};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recvmsg, send};
 
+use crate::apps::peer::{Peer, files};
 use crate::arena::MAX_LENGTH;
 use crate::batch::Batch;
 use crate::packet::Packet;
@@ -17,7 +20,7 @@ const BUFFER: usize = 256 << 10;
 const LONGEST: usize = 68 << 10;
 
 pub(super) struct Stream {
-    socket: OwnedFd,
+    socket: Peer,
     /// Received and not yet cut into packets: `received[start..end]`.
     received: Box<[u8]>,
     start: usize,
@@ -30,7 +33,7 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    pub fn new(socket: OwnedFd) -> Stream {
+    pub fn new(socket: Peer) -> Stream {
         let received = vec![0; BUFFER].into_boxed_slice();
         Stream {
             socket,
@@ -80,7 +83,16 @@ impl Stream {
             // It holds a whole packet, for which there is no memory now.
             return Err(Errno::AGAIN);
         }
-        let (got, _) = recv(&self.socket, &mut self.received[self.end..], RecvFlags::DONTWAIT)?;
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(files::MOST))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let mut part = [IoSliceMut::new(&mut self.received[self.end..])];
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        let got = recvmsg(&self.socket, &mut part, &mut ancillary, flags)?.bytes;
+        for message in ancillary.drain() {
+            if let RecvAncillaryMessage::ScmRights(files) = message {
+                self.socket.leaving().drop(files.collect::<Vec<OwnedFd>>());
+            }
+        }
         self.end += got;
         if got == 0 { Err(Errno::PIPE) } else { Ok(()) }
     }
@@ -150,14 +162,17 @@ impl Stream {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::apps::peer::Leaving;
+    use crate::apps::peer::tests::{hand, lingering};
     use proptest::prelude::*;
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+    use std::os::fd::AsFd;
 
     fn pair() -> (Stream, OwnedFd) {
         let (a, b) =
             socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::NONBLOCK, None)
                 .unwrap();
-        (Stream::new(a), b)
+        (Stream::new(Peer::new(a, &Leaving::default(), false)), b)
     }
 
     proptest! {
@@ -204,6 +219,18 @@ mod tests {
             assert_eq!((batch.len(), counters.rx_empty), (0, round * 100));
         }
         assert_eq!(stream.receive(100, &mut batch, &mut counters), Err(Errno::AGAIN));
+    }
+
+    /// As on a kernel that does not refuse it. If it could hold who reads, this would not end.
+    #[test]
+    fn a_socket_that_lingers_comes_with_bytes() {
+        let (mut stream, other) = pair();
+        let (file, _other_end) = lingering();
+        hand(&other, &[0, 0, 0, 1, 7], &[file.as_fd()]);
+        drop(file);
+        let mut batch = Batch::new();
+        assert_eq!(stream.receive(9, &mut batch, &mut Counters::default()), Ok(()));
+        assert_eq!((batch.len(), stream.socket.leaving().count()), (1, 1));
     }
 
     #[test]
