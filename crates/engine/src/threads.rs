@@ -16,9 +16,10 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::config::{Config, LinkSpec, Problems};
 use crate::crossing::{CAPACITY, crossing};
-use crate::engine::{ConfigureError, Crossing, Engine, Options, Until};
+use crate::engine::{ConfigureError, Crossing, Ended, Engine, Options, Until};
 use crate::link::LinkStats;
 use crate::registry::Registry;
+use crate::stop::Stop;
 
 /// Something for an engine to do between two breaths, on its own thread.
 type Task = Box<dyn FnOnce(&mut Engine) + Send>;
@@ -80,6 +81,8 @@ pub struct Threads {
 
 struct Worker {
     tasks: mpsc::Sender<Task>,
+    /// Brings its engine's, in front of all else.
+    stop: mpsc::Receiver<Stop>,
     thread: Option<JoinHandle<Result<(), String>>>,
     crash: Option<String>,
 }
@@ -252,7 +255,9 @@ impl Worker {
         let body = move || work(options, registry, &inbox);
         let spawned = std::thread::Builder::new().name(format!("engine-{thread}")).spawn(body);
         let handle = spawned.map_err(|error| ThreadsError::Spawn { thread, error })?;
-        Ok(Self { tasks, thread: Some(handle), crash: None })
+        let mut worker = Self { tasks, stop: mpsc::channel().1, thread: Some(handle), crash: None };
+        worker.stop = worker.ask(|engine| engine.stopper());
+        Ok(worker)
     }
 
     /// The answer's channel closes without an answer if the thread has ended or crashes meanwhile.
@@ -282,6 +287,10 @@ impl Drop for Worker {
     fn drop(&mut self) {
         let (closed, _) = mpsc::channel();
         drop(std::mem::replace(&mut self.tasks, closed));
+        // It may rest for as long as its pace says: a stop is heard meanwhile.
+        if let Ok(stop) = self.stop.recv() {
+            stop.request();
+        }
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -299,7 +308,11 @@ fn work(options: Options, registry: Registry, inbox: &mpsc::Receiver<Task>) -> R
                 mail = inbox.try_recv();
                 !matches!(mail, Err(mpsc::TryRecvError::Empty))
             };
-            engine.run(Until { done: Some(Box::new(done)), ..Until::default() });
+            let ended = engine.run(Until { done: Some(Box::new(done)), ..Until::default() });
+            if ended == Ended::Stopped {
+                // Of what was still asked nothing is left out.
+                mail = inbox.recv().map_err(|_| mpsc::TryRecvError::Disconnected);
+            }
             match mail {
                 Ok(task) => task(&mut engine),
                 Err(mpsc::TryRecvError::Disconnected) => return,
@@ -338,4 +351,21 @@ fn pin(thread: usize) {
     let mut own = CpuSet::new();
     own.set(processor);
     let _ = sched_setaffinity(None, &own);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::Pace;
+
+    /// It would not end before its next breath, a quarter of an hour later.
+    #[test]
+    fn a_thread_ends_although_it_rests() {
+        let options = Options { pace: Pace::Hertz(0.001), ..Options::default() };
+        let worker = Worker::spawn(0, options, Registry::standard().clone()).unwrap();
+        worker.ask(|_| ()).recv().unwrap();
+        // Until it sleeps.
+        std::thread::sleep(Duration::from_millis(100));
+        drop(worker);
+    }
 }

@@ -131,6 +131,31 @@ fn problems_have_lines() {
             "[engine]\nbusywait = true\nhz = 5\n",
             "line 1: [engine]: 'busywait' and 'hz' exclude each other",
         ),
+        (
+            "[engine]\ntick = 0\nhz = 0\n",
+            "line 2: [engine]: key 'tick': 0 is not a number of ticks per second, 1 or more\n\
+             line 3: [engine]: key 'hz': 0 is not a number of breaths per second, 1 or more",
+        ),
+        (
+            "[engine]\nhz = 0.99\n",
+            "line 2: [engine]: key 'hz': 0.99 is not a number of breaths per second, 1 or more",
+        ),
+        (
+            "[engine]\nhz = -1000.0\n",
+            "line 2: [engine]: key 'hz': -1000 is not a number of breaths per second, 1 or more",
+        ),
+        (
+            "[engine]\nhz = nan\n",
+            "line 2: [engine]: key 'hz': NaN is not a number of breaths per second, 1 or more",
+        ),
+        (
+            "[engine]\nhz = inf\n",
+            "line 2: [engine]: key 'hz': inf is not a number of breaths per second, 1 or more",
+        ),
+        (
+            "[apps.x]\nkind = \"RateLimiter\"\nrate = 8e6\nburst = 1983\n",
+            "line 4: app 'x' (RateLimiter): key 'burst': 1983 is too little: a packet has up to 1984 bytes",
+        ),
         ("\n[app.x]\nkind = \"Sink\"\n", "line 2: unknown key 'app'; did you mean 'apps'?"),
         (
             "[apps.x]\nkind = \"Sink\"\nthread = -1\n",

@@ -328,15 +328,16 @@ fn what_is_not_forwarded_is_counted() {
         frame(0xa, 1, &good[..20]),
         frame(0xb, 1, &good),
         frame(0xa, 1, &[8, 6, 0, 0]),
+        frame(0xa, 1, &ipv4(64, [127, 0, 0, 1], b"")),
     ];
     for frame in &frames {
         router.send("a", frame);
     }
     assert_eq!(router.count(&["a", "b"]), [0, 0]);
-    let mut values = [0; 13];
+    let mut values = [0; 14];
     let (_, app) = router.0.apps().find(|(name, _)| *name == "x").unwrap();
     app.counters(&mut values);
-    assert_eq!(values, [0, 1, 1, 1, 2, 1, 1, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(values, [0, 1, 1, 1, 2, 1, 1, 0, 0, 0, 0, 0, 0, 1]);
 }
 
 /// Frames with right checksums, by another implementation.

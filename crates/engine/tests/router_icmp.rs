@@ -151,6 +151,65 @@ fn nobody_is_told_who_must_not_be() {
     assert_eq!(router.send("right", &at_right).count(&PORTS), [0, 0]);
 }
 
+/// Routes lead everywhere, and each of these would go out of `right`.
+#[test]
+fn what_belongs_to_its_link_stays_there() {
+    let args = "ports.left = { mac = '02:00:00:00:00:10', addresses = ['10.9.0.1', 'fe80::1'] }\n\
+        ports.right = '02:00:00:00:00:20'\n\
+        routes = [\n\
+          { prefix = '0.0.0.0/0', port = 'right', mac = '02:00:00:00:00:30' },\n\
+          { prefix = '::/0', port = 'right', mac = '02:00:00:00:00:30' },\n\
+        ]";
+    let mut router =
+        Rig::new("Forwarder", toml::from_str::<toml::Table>(args).unwrap(), &PORTS, &PORTS);
+    let mut stayed = 0;
+    for limit in [1, 9] {
+        let near = [[0; 4], [0, 1, 2, 3], [127, 0, 0, 1], [127, 9, 9, 9], [255; 4]];
+        let v4s = near.iter().flat_map(|near| [(*near, THERE), (US, *near)]);
+        for (from, to) in
+            v4s.chain([([224, 0, 0, 1], THERE), ([239, 1, 2, 3], THERE), (US, [224, 0, 0, 251])])
+        {
+            let sent = v4(from, to, limit, 20);
+            assert_eq!(router.send("left", &sent).count(&PORTS), [0, 0], "{from:?} {to:?}");
+            stayed += 1;
+        }
+        let near = ["::", "::1", "fe80::7", "febf:1::"];
+        let v6s = near.iter().flat_map(|near| [(*near, "fd51::1"), ("fd00::1", *near)]);
+        let groups =
+            ["ff00::1", "ff01::1", "ff02::fb", "ff12::1", "ff32::1"].map(|to| ("fd00::1", to));
+        for (from, to) in v6s.chain(groups).chain([("ff0e::1", "fd51::1")]) {
+            let sent = v6(from, to, limit, 20);
+            assert_eq!(router.send("left", &sent).count(&PORTS), [0, 0], "{from} {to}");
+            stayed += 1;
+        }
+    }
+    assert_eq!(router.counter("Forwarder", "not_forwardable"), stayed);
+    assert_eq!(router.counter("Forwarder", "errors"), 0);
+    // What lies beside them goes on, groups of more than a link as well.
+    for (from, to) in [
+        ([1, 0, 0, 0], [126, 255, 255, 255]),
+        ([128, 0, 0, 0], [223, 255, 255, 255]),
+        ([169, 254, 0, 1], [224, 0, 1, 0]),
+        ([240, 0, 0, 1], [255, 255, 255, 254]),
+    ] {
+        let sent = v4(from, to, 9, 20);
+        assert_eq!(router.send("left", &sent).count(&PORTS), [0, 1], "{from:?} {to:?}");
+    }
+    for (from, to) in
+        [("::2", "fe7f::1"), ("fec0::1", "fd00::1"), ("fd00::1", "ff03::1"), ("1::", "ff1e::1")]
+    {
+        let sent = v6(from, to, 9, 20);
+        assert_eq!(router.send("left", &sent).count(&PORTS), [0, 1], "{from} {to}");
+    }
+    // So does what is said to the router itself, which answers on the link.
+    let mut echo = Vec::new();
+    let link = |last| [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last];
+    let headers = PacketBuilder::ethernet2(STATION, ROUTER).ipv6(link(7), link(1), 1);
+    headers.icmpv6_echo_request(3, 4).write(&mut echo, b"anybody?").unwrap();
+    let answer = router.send("left", &echo).one("left");
+    assert_eq!((&answer[22..38], &answer[38..54], answer[54]), (&link(1)[..], &link(7)[..], 129));
+}
+
 #[test]
 fn errors_are_limited() {
     let mut router = router("icmp_rate = 0.001");

@@ -201,10 +201,12 @@ pub unsafe extern "C" fn shortwire_csum_fill(packet: *mut c_void, length: usize)
     number(fill(unsafe { bytes_mut(packet, length) }))
 }
 
+/// The names of all kernels, as C has them.
+const NAMES: [&CStr; 9] =
+    [c"portable", c"adc1", c"adx", c"adc4", c"avx2", c"avxvnni", c"avx512", c"avx512vnni", c"neon"];
+
 #[unsafe(no_mangle)]
 pub extern "C" fn shortwire_csum_kernel() -> *const c_char {
-    const NAMES: [&CStr; 8] =
-        [c"portable", c"adc1", c"adx", c"adc4", c"avx2", c"avx512", c"avx512vnni", c"neon"];
     let active = Kernel::active().name();
     let name = NAMES.into_iter().find(|name| name.to_bytes() == active.as_bytes());
     name.unwrap_or(c"unknown").as_ptr()
@@ -235,5 +237,26 @@ pub unsafe extern "C" fn shortwire_csum_set_profile(text: *const c_char) -> c_in
         }
         Err(ProfileError::Damaged { .. }) => -1,
         Err(ProfileError::OtherProcessor { .. }) => -2,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Also of those that this processor lacks: on another one they are "unknown" otherwise.
+    #[test]
+    fn each_kernel_has_its_name_in_c() {
+        for kernel in Kernel::all() {
+            let name = NAMES.into_iter().find(|name| name.to_bytes() == kernel.name().as_bytes());
+            let name = name.unwrap_or_else(|| panic!("{} is missing", kernel.name()));
+            // SAFETY: a string.
+            let selected = unsafe { shortwire_csum_select(name.as_ptr()) };
+            assert_eq!(selected, if kernel.is_available() { 0 } else { -2 }, "{name:?}");
+            if kernel.is_available() {
+                // SAFETY: a string.
+                assert_eq!(unsafe { CStr::from_ptr(shortwire_csum_kernel()) }, name);
+            }
+        }
     }
 }

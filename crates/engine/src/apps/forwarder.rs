@@ -134,6 +134,7 @@ const COUNTERS: &[&str] = &[
     "fragmented",
     "errors",
     "errors_limited",
+    "not_forwardable",
 ];
 const FORWARDED: usize = 0;
 const ECHOES: usize = 9;
@@ -154,6 +155,8 @@ enum Drop {
     TooBig = 7,
     /// To one of our addresses.
     Local = 8,
+    /// From or to an address that means something on its own link or host only.
+    NotForwardable = 13,
 }
 
 /// Where a packet goes.
@@ -187,6 +190,45 @@ impl From<Asked> for Way {
             Asked::Other => Self::Drop(Drop::Local, None),
         }
     }
+}
+
+/// Whether a packet must not leave its link (RFC 1812, 5.3.7): from or to "this network" or a
+/// loopback, from a group, from or to all; to a group of its link (RFC 5771, 4). The first byte of
+/// each address tells it of most.
+#[inline]
+fn stays_v4(header: &[u8; 20]) -> bool {
+    // 0, 127, 224 to 255.
+    let may = |first: u8| (first.wrapping_add(32) <= 32) | (first == 127);
+    (may(header[12]) | may(header[16])) && stays_v4_indeed(header)
+}
+
+#[inline(never)]
+fn stays_v4_indeed(header: &[u8; 20]) -> bool {
+    let [.., a, b, c, d, e, f, g, h] = *header;
+    let (source, destination) =
+        (u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h]));
+    let is_here = |address: u32| matches!(address >> 24, 0 | 127) || address == u32::MAX;
+    is_here(source) || is_here(destination) || source >> 28 == 0xe || destination >> 8 == 0xe0_0000
+}
+
+/// As [`stays_v4`] (RFC 4291, 2.5.2, 2.5.3 and 2.5.6): from or to nobody, a loopback or an address of
+/// a link, from a group; to a group of a link or host, or of no scope (2.7).
+#[inline]
+fn stays_v6(header: &[u8; 40]) -> bool {
+    // 0xfe, 0xff, 0.
+    let may = |first: u8| first.wrapping_add(2) <= 2;
+    (may(header[8]) | may(header[24])) && stays_v6_indeed(header)
+}
+
+#[inline(never)]
+fn stays_v6_indeed(header: &[u8; 40]) -> bool {
+    let (Some(source), Some(destination)) = (header[8..].first_chunk(), header.last_chunk()) else {
+        return false;
+    };
+    let (source, destination) = (u128::from_be_bytes(*source), u128::from_be_bytes(*destination));
+    let is_here = |address: u128| address <= 1 || address >> 118 == 0xfe80 >> 6;
+    let is_near = matches!(destination >> 112 & 0xff0f, 0xff00..=0xff02);
+    is_here(source) || is_here(destination) || source >> 120 == 0xff || is_near
 }
 
 impl Kind for Forwarder {
@@ -298,6 +340,9 @@ impl Forwarder {
         if hop == Some(self.hops.len() as u32) {
             return Ok(icmp::ask_v4(&mut packet[..total]).into());
         }
+        if stays_v4(start) {
+            return Err(Drop::NotForwardable.into());
+        }
         if start[8] <= 1 {
             return Err(Drop::Expired.into());
         }
@@ -325,6 +370,9 @@ impl Forwarder {
         let hop = self.table.v6(destination.into());
         if hop == Some(self.hops.len() as u32) {
             return Ok(icmp::ask_v6(&mut packet[..total]).into());
+        }
+        if stays_v6(start) {
+            return Err(Drop::NotForwardable.into());
         }
         if start[7] <= 1 {
             return Err(Drop::Expired.into());

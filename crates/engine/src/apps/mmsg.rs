@@ -1,10 +1,12 @@
 //! Many packets per system call: sendmmsg(2) and recvmmsg(2).
 #![allow(unsafe_code)]
 
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
 
+use crate::apps::peer::Peer;
+use crate::apps::peer::files::Control;
 use crate::arena::CONTROL;
 use crate::batch::{BATCH, Batch};
 use crate::packet::Packet;
@@ -15,6 +17,8 @@ pub(super) struct Mmsg {
     headers: Box<[libc::mmsghdr; BATCH]>,
     /// Packets to receive into, made when they are first needed.
     spare: Batch,
+    /// For the descriptors that may come with each, made likewise.
+    controls: Vec<Control>,
 }
 
 // SAFETY: the pointers in the arrays are only used within one call.
@@ -30,6 +34,7 @@ impl Mmsg {
             vectors: Box::new([vectors; BATCH]),
             headers: Box::new([header; BATCH]),
             spare: Batch::new(),
+            controls: Vec::new(),
         }
     }
 
@@ -38,6 +43,8 @@ impl Mmsg {
         let header = &mut self.headers[at].msg_hdr;
         header.msg_iov = &raw mut self.vectors[at];
         header.msg_iovlen = 1;
+        header.msg_control = std::ptr::null_mut();
+        header.msg_controllen = 0;
         header.msg_flags = 0;
     }
 
@@ -59,10 +66,10 @@ impl Mmsg {
 
     /// Receives up to `most` messages without waiting, a packet each, and tells how many were too
     /// long for one and are lost. Messages of no bytes are kept: what they mean is up to the
-    /// socket.
+    /// socket. Descriptors that come with them are closed elsewhere.
     pub fn receive(
         &mut self,
-        socket: BorrowedFd,
+        socket: &Peer,
         most: usize,
         batch: &mut Batch,
     ) -> Result<usize, Errno> {
@@ -77,22 +84,26 @@ impl Mmsg {
             let index = self.spare.len() - 1 - at;
             let base = self.spare[index].as_mut_ptr();
             self.point(at, base, self.spare[index].tailroom());
+            let header = &mut self.headers[at].msg_hdr;
+            header.msg_control = (&raw mut self.controls[at]).cast();
+            header.msg_controllen = size_of::<Control>();
         }
         // SAFETY: `count` headers, each with a vector over the free room of an empty packet that is
-        // ours.
+        // ours, and a control of its own.
         let got = unsafe {
             let no_timeout = std::ptr::null_mut();
             libc::recvmmsg(
-                socket.as_raw_fd(),
+                socket.as_fd().as_raw_fd(),
                 self.headers.as_mut_ptr(),
                 count as u32,
-                libc::MSG_DONTWAIT,
+                libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC,
                 no_timeout,
             )
         };
         if got < 0 {
             return Err(last_errno());
         }
+        self.close_files(got as usize, socket);
         let mut lost = 0;
         for at in 0..got as usize {
             let Some(packet) = self.spare.pop() else { break };
@@ -108,7 +119,21 @@ impl Mmsg {
         Ok(lost)
     }
 
+    /// What came with the first `got` messages.
+    fn close_files(&self, got: usize, socket: &Peer) {
+        let messages = self.headers[..got].iter().zip(&self.controls);
+        let files = messages.flat_map(|(header, control)| {
+            // SAFETY: the kernel has just filled it in, and this is called once behind it.
+            unsafe { control.take(header.msg_hdr.msg_controllen) }
+        });
+        let files: Vec<OwnedFd> = files.collect();
+        if !files.is_empty() {
+            socket.leaving().drop(files);
+        }
+    }
+
     fn stock(&mut self, wanted: usize) {
+        self.controls.resize_with(wanted.max(self.controls.len()), Control::new);
         while self.spare.len() < wanted {
             let Some(packet) = Packet::allocate() else { break };
             self.spare.push(packet);
@@ -131,4 +156,37 @@ pub(super) fn drop_front(batch: &mut Batch, count: usize) {
 
 fn last_errno() -> Errno {
     Errno::from_raw_os_error(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::apps::peer::Leaving;
+    use crate::apps::peer::tests::{hand, lingering};
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    /// As on a kernel that does not refuse it. If it could hold who reads, this would not end.
+    #[test]
+    fn sockets_that_linger_come_with_messages() {
+        for kind in [SocketType::SEQPACKET, SocketType::DGRAM] {
+            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+            let (theirs, ours) = socketpair(AddressFamily::UNIX, kind, flags, None).unwrap();
+            let leaving = Leaving::default();
+            let ours = Peer::new(ours, &leaving, false);
+            let ends = [(); 2].map(|()| {
+                let (file, other_end) = lingering();
+                hand(&theirs, b"none", &[]);
+                hand(&theirs, b"some", &[file.as_fd(); 3]);
+                other_end
+            });
+            let (mut messages, mut batch) = (Mmsg::new(), Batch::new());
+            assert_eq!(messages.receive(&ours, 9, &mut batch), Ok(0));
+            assert_eq!((batch.len(), leaving.count()), (4, 1), "{kind:?}");
+            // What has come once does not come again.
+            hand(&theirs, b"none", &[]);
+            assert_eq!(messages.receive(&ours, 9, &mut batch), Ok(0));
+            assert_eq!((batch.len(), leaving.count()), (5, 1), "{kind:?}");
+            drop(ends);
+        }
+    }
 }

@@ -13,12 +13,13 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use rustix::fs::{FileType, fcntl_get_seals, fstat};
+use rustix::fs::{FileType, SealFlags, fcntl_get_seals, fstat, fstatfs};
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg};
 
 pub(super) mod bell;
 mod broken;
+pub(super) mod files;
 pub(super) mod notices;
 pub(super) mod seat;
 
@@ -60,6 +61,16 @@ impl Leaving {
             self.0.fetch_sub(1, Ordering::Relaxed);
         }
     }
+}
+
+/// The file system behind memfds of ordinary pages.
+const TMPFS_MAGIC: u32 = 0x0102_1994;
+
+/// Whether no access to a mapping of the file can be a SIGBUS: its owner cannot cut it off, and it
+/// is not of huge pages, of which none may be left when one is first used.
+pub(super) fn is_safe_to_map(file: BorrowedFd) -> bool {
+    fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK))
+        && fstatfs(file).is_ok_and(|system| system.f_type as u32 == TMPFS_MAGIC)
 }
 
 /// Why a peer's descriptors are not taken.
@@ -230,4 +241,4 @@ impl Drop for Peer {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

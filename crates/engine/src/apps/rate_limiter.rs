@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::app::{App, AppError, Context, Io, Kind, Ports, Reconfigured};
 use crate::apps::basic::{Each, each};
+use crate::arena::MAX_LENGTH;
 use crate::args::ArgError;
 use crate::packet::Packet;
 use crate::registry::Registry;
@@ -26,7 +27,7 @@ pub struct RateLimiter {
 pub struct RateLimiterArgs {
     /// Bits per second of packet data.
     pub rate: f64,
-    /// Bytes that may pass at once after a pause.
+    /// Bytes that may pass at once after a pause; a packet that is longer would never.
     #[serde(default = "burst")]
     pub burst: u64,
 }
@@ -75,10 +76,16 @@ impl Kind for RateLimiter {
     type Args = RateLimiterArgs;
 
     fn check(args: &RateLimiterArgs) -> Result<(), ArgError> {
-        if args.rate.is_finite() && args.rate > 0.0 {
-            return Ok(());
+        if !args.rate.is_finite() || args.rate <= 0.0 {
+            return Err(ArgError::wrong("rate", "is a number of bits per second, more than 0"));
         }
-        Err(ArgError::wrong("rate", "is a number of bits per second, more than 0"))
+        if args.burst < MAX_LENGTH as u64 {
+            return Err(ArgError::wrong(
+                "burst",
+                format!("{} is too little: a packet has up to {MAX_LENGTH} bytes", args.burst),
+            ));
+        }
+        Ok(())
     }
 
     fn new(args: RateLimiterArgs, _context: &Context) -> Result<Self, AppError> {

@@ -7,14 +7,10 @@
 
 use std::fmt;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
-use rustix::io::{Errno, IoSlice, IoSliceMut};
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recv, recvmsg, sendmsg,
-};
+use rustix::io::{Errno, IoSlice};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use serde::{Deserialize, Serialize};
 
 use crate::app::{App, AppError, Context, Io, Kind, Ports};
@@ -24,6 +20,7 @@ use crate::link::Link;
 use crate::registry::Registry;
 
 use super::mmsg::drop_front;
+use super::peer::{Leaving, Peer, Refused};
 use super::unix_socket::meet::{Meeting, Role};
 
 mod channel;
@@ -56,15 +53,17 @@ fn default_slots() -> u32 {
 pub struct ShmLink {
     args: ShmLinkArgs,
     meeting: Meeting,
-    peer: Option<Peer>,
+    leaving: Leaving,
+    end: Option<End>,
     unsent: Batch,
     counters: Counters,
     notice: Option<String>,
 }
 
-struct Peer {
-    /// Silent after the start; its end is the peer's.
-    socket: OwnedFd,
+/// The other end.
+struct End {
+    /// Silent after the start; its end is the other one's.
+    socket: Peer,
     /// None until the memory has come.
     channel: Option<Channel>,
 }
@@ -105,10 +104,17 @@ impl Kind for ShmLink {
 
     fn new(args: ShmLinkArgs, _context: &Context) -> Result<Self, AppError> {
         let role = if args.listen { Role::ListenPacket } else { Role::ConnectPacket };
-        let meeting = Meeting::new(role, &args.path, None)?;
+        let meeting = Meeting::new(role, &args.path, None, true)?;
         let counters = Counters::default();
-        let mut this =
-            Self { args, meeting, peer: None, unsent: Batch::new(), counters, notice: None };
+        let mut this = Self {
+            args,
+            meeting,
+            leaving: Leaving::default(),
+            end: None,
+            unsent: Batch::new(),
+            counters,
+            notice: None,
+        };
         this.meet(0);
         Ok(this)
     }
@@ -116,9 +122,13 @@ impl Kind for ShmLink {
 
 impl ShmLink {
     fn meet(&mut self, now: u64) {
+        if !self.leaving.is_room() {
+            return;
+        }
         let Some(socket) = self.meeting.poll(now) else { return };
+        let socket = Peer::new(socket, &self.leaving, false);
         if !self.args.listen {
-            self.peer = Some(Peer { socket, channel: None });
+            self.end = Some(End { socket, channel: None });
             return;
         }
         match Channel::create(self.args.slots)
@@ -126,7 +136,7 @@ impl ShmLink {
         {
             Ok(channel) => {
                 self.counters.connections += 1;
-                self.peer = Some(Peer { socket, channel: Some(channel) });
+                self.end = Some(End { socket, channel: Some(channel) });
             }
             Err(errno) => {
                 self.notice = Some(format!("cannot share memory with the other end: {errno}"))
@@ -136,8 +146,8 @@ impl ShmLink {
 
     /// Looks whether the other end is still there, and for the memory if it is yet to come.
     fn look(&mut self) {
-        let Some(peer) = &mut self.peer else { return };
-        match peer.look() {
+        let Some(end) = &mut self.end else { return };
+        match end.look() {
             Ok(true) => self.counters.connections += 1,
             Ok(false) => {}
             Err(why) => self.part(why),
@@ -146,10 +156,17 @@ impl ShmLink {
 
     #[cold]
     fn part(&mut self, why: String) {
-        self.peer = None;
+        self.leave();
         self.notice = Some(format!("{}: {why}; waiting for the next", self.args.path.display()));
         self.counters.tx_dropped += self.unsent.len() as u64;
         self.unsent.clear();
+    }
+
+    /// Memory is given up where that may take its time.
+    fn leave(&mut self) {
+        if let Some(end) = self.end.take() {
+            self.leaving.drop(end);
+        }
     }
 
     #[cold]
@@ -159,12 +176,12 @@ impl ShmLink {
     }
 
     fn channel(&mut self) -> Option<&mut Channel> {
-        self.peer.as_mut()?.channel.as_mut()
+        self.end.as_mut()?.channel.as_mut()
     }
 
     fn send(&mut self, input: &Link) {
         loop {
-            let Some(channel) = self.peer.as_mut().and_then(|peer| peer.channel.as_mut()) else {
+            let Some(channel) = self.end.as_mut().and_then(|end| end.channel.as_mut()) else {
                 self.counters.tx_dropped += input.discard() as u64;
                 return;
             };
@@ -180,23 +197,33 @@ impl ShmLink {
     }
 }
 
-impl Peer {
+impl End {
     /// True when the memory came. An error is the end of the other side.
     fn look(&mut self) -> Result<bool, String> {
         if self.channel.is_none() {
             self.channel = take_over(&self.socket)?;
             return Ok(self.channel.is_some());
         }
-        match recv(&self.socket, &mut [0u8; 1], RecvFlags::DONTWAIT) {
-            Err(Errno::AGAIN | Errno::INTR) => Ok(false),
-            Ok((0, _)) | Err(Errno::CONNRESET) => Err("the other end is gone".into()),
-            Ok(_) => Err("the other end speaks out of turn".into()),
-            Err(errno) => Err(errno.to_string()),
+        match self.socket.receive(&mut [0; 1], 0).map_err(reason)? {
+            None => Ok(false),
+            Some((0, _)) => Err(GONE.into()),
+            Some(_) => Err("the other end speaks out of turn".into()),
         }
     }
 }
 
-fn hand_over(socket: &OwnedFd, mut channel: Channel, slots: u32) -> Result<Channel, Errno> {
+const GONE: &str = "the other end is gone";
+const STRANGER: &str = "at the other end is no ShmLink of this version";
+
+fn reason(refused: Refused) -> String {
+    match refused {
+        Refused::Socket(Errno::CONNRESET) => GONE.into(),
+        Refused::Socket(errno) => errno.to_string(),
+        Refused::Files => STRANGER.into(),
+    }
+}
+
+fn hand_over(socket: &Peer, mut channel: Channel, slots: u32) -> Result<Channel, Errno> {
     let memory = channel.memory().ok_or(Errno::BADF)?;
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -210,28 +237,23 @@ fn hand_over(socket: &OwnedFd, mut channel: Channel, slots: u32) -> Result<Chann
 }
 
 /// The channel, if the other end has sent it.
-fn take_over(socket: &OwnedFd) -> Result<Option<Channel>, String> {
-    let (mut hello, mut slots) = ([0; HELLO.len()], [0; 4]);
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let mut parts = [IoSliceMut::new(&mut hello), IoSliceMut::new(&mut slots)];
-    match recvmsg(socket, &mut parts, &mut ancillary, RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC)
-    {
-        Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
-        Err(errno) => return Err(errno.to_string()),
-        Ok(message) if message.bytes == 0 => return Err("the other end is gone".into()),
-        Ok(_) => {}
+fn take_over(socket: &Peer) -> Result<Option<Channel>, String> {
+    let mut message = [0; HELLO.len() + 4];
+    let Some((length, files)) = socket.receive(&mut message, 1).map_err(reason)? else {
+        return Ok(None);
+    };
+    if length == 0 {
+        return Err(GONE.into());
     }
-    let memory = ancillary.drain().find_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(mut files) => files.next(),
-        _ => None,
-    });
-    match memory {
-        Some(memory) if hello == *HELLO => Channel::open(memory.as_fd(), u32::from_ne_bytes(slots))
-            .map(Some)
-            .map_err(|error| format!("the other end's memory cannot be used: {error}")),
-        _ => Err("at the other end is no ShmLink of this version".into()),
-    }
+    let (hello, slots) = message.split_at(HELLO.len());
+    let (Some(file), Ok(slots)) = (files.into_iter().next(), slots.try_into()) else {
+        return Err(STRANGER.into());
+    };
+    let memory = file.memory().filter(|_| hello == HELLO).ok_or(STRANGER)?;
+    let channel = Channel::open(memory, u32::from_ne_bytes(slots))
+        .map_err(|error| format!("the other end's memory cannot be used: {error}"))?;
+    file.close_copy();
+    Ok(Some(channel))
 }
 
 impl App for ShmLink {
@@ -255,7 +277,7 @@ impl App for ShmLink {
     }
 
     fn tick(&mut self, io: &Io) {
-        match self.peer {
+        match self.end {
             Some(_) => self.look(),
             None => self.meet(io.now()),
         }
@@ -271,7 +293,7 @@ impl App for ShmLink {
     }
 
     fn report(&self, out: &mut dyn fmt::Write) -> fmt::Result {
-        let joined = self.peer.as_ref().is_some_and(|peer| peer.channel.is_some());
+        let joined = self.end.as_ref().is_some_and(|end| end.channel.is_some());
         let state = if joined { "joined" } else { "waiting for the other end" };
         writeln!(out, "{}: {state}", self.args.path.display())?;
         writeln!(
@@ -282,7 +304,7 @@ impl App for ShmLink {
     }
 
     fn stop(&mut self) -> Result<(), AppError> {
-        self.peer = None;
+        self.leave();
         self.unsent.clear();
         self.meeting.stop();
         Ok(())

@@ -8,7 +8,7 @@
 //! The other end may come later and come again. Until then packets for it are dropped and counted.
 
 use std::fmt;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 
 use rustix::io::Errno;
@@ -21,6 +21,7 @@ use crate::link::Link;
 use crate::registry::Registry;
 
 use super::mmsg::{Mmsg, drop_front};
+use super::peer::{self, Leaving};
 use super::vnet;
 
 pub(super) mod meet;
@@ -67,6 +68,7 @@ pub enum SocketMode {
 pub struct UnixSocket {
     args: UnixSocketArgs,
     meeting: Meeting,
+    leaving: Leaving,
     peer: Option<Peer>,
     messages: Mmsg,
     unsent: Batch,
@@ -80,11 +82,13 @@ struct Counters {
     /// Packets that came while there was no other end, or that it did not take.
     tx_dropped: u64,
     connections: u64,
+    /// Lengths of 0 in a stream, and datagrams of no bytes.
+    rx_empty: u64,
 }
 
 /// The other end, while there is one.
 enum Peer {
-    Messages(OwnedFd),
+    Messages(peer::Peer),
     Stream(Box<Stream>),
 }
 
@@ -95,7 +99,8 @@ impl Kind for UnixSocket {
     const INPUTS: Ports = Ports::Named(&["rx"]);
     const OUTPUTS: Ports = Ports::Named(&["tx"]);
     const PULLS: bool = true;
-    const COUNTERS: &'static [&'static str] = &["rx_oversize", "tx_dropped", "connections"];
+    const COUNTERS: &'static [&'static str] =
+        &["rx_oversize", "tx_dropped", "connections", "rx_empty"];
     type Args = UnixSocketArgs;
 
     fn check(args: &UnixSocketArgs) -> Result<(), ArgError> {
@@ -122,10 +127,10 @@ impl Kind for UnixSocket {
             (SocketMode::Stream, false) => Role::ConnectStream,
             (SocketMode::Datagram, _) => Role::Datagram,
         };
-        let meeting = Meeting::new(role, &args.path, args.local.as_deref())?;
+        let meeting = Meeting::new(role, &args.path, args.local.as_deref(), false)?;
         let (messages, unsent) = (Mmsg::new(), Batch::new());
-        let mut this =
-            Self { args, meeting, peer: None, messages, unsent, counters: Counters::default() };
+        let (leaving, counters) = (Leaving::default(), Counters::default());
+        let mut this = Self { args, meeting, leaving, peer: None, messages, unsent, counters };
         this.meet(0);
         Ok(this)
     }
@@ -133,7 +138,11 @@ impl Kind for UnixSocket {
 
 impl UnixSocket {
     fn meet(&mut self, now: u64) {
+        if !self.leaving.is_room() {
+            return;
+        }
         let Some(socket) = self.meeting.poll(now) else { return };
+        let socket = peer::Peer::new(socket, &self.leaving, false);
         self.counters.connections += 1;
         self.peer = Some(match self.args.mode {
             SocketMode::Stream => Peer::Stream(Box::new(Stream::new(socket))),
@@ -153,18 +162,16 @@ impl UnixSocket {
         let room = output.room().min(BATCH);
         let result = match &mut self.peer {
             None => return Ok(()),
-            Some(Peer::Stream(stream)) => {
-                stream.receive(room, &mut batch, &mut self.counters.rx_oversize)
-            }
-            Some(Peer::Messages(socket)) => {
-                match self.messages.receive(socket.as_fd(), room, &mut batch) {
-                    Ok(lost) => {
-                        self.counters.rx_oversize += lost as u64;
-                        end_of_packets(&mut batch, self.args.mode)
-                    }
-                    Err(errno) => Err(errno),
+            // What peers hand over may pile up no further.
+            _ if !self.leaving.is_room() => return Ok(()),
+            Some(Peer::Stream(stream)) => stream.receive(room, &mut batch, &mut self.counters),
+            Some(Peer::Messages(socket)) => match self.messages.receive(socket, room, &mut batch) {
+                Ok(lost) => {
+                    self.counters.rx_oversize += lost as u64;
+                    end_of_packets(&mut batch, self.args.mode, &mut self.counters)
                 }
-            }
+                Err(errno) => Err(errno),
+            },
         };
         if !batch.is_empty() {
             output.transmit_batch(&mut batch);
@@ -201,10 +208,19 @@ impl UnixSocket {
 }
 
 /// A message of no bytes ends a connection of packets; of datagrams it is nothing.
-fn end_of_packets(batch: &mut Batch, mode: SocketMode) -> Result<(), Errno> {
-    let ended = batch.iter().any(|packet| packet.is_empty());
+fn end_of_packets(
+    batch: &mut Batch,
+    mode: SocketMode,
+    counters: &mut Counters,
+) -> Result<(), Errno> {
+    let all = batch.len();
     batch.retain(|packet| !packet.is_empty());
-    if ended && mode == SocketMode::Packet { Err(Errno::PIPE) } else { Ok(()) }
+    let empty = all - batch.len();
+    if empty > 0 && mode == SocketMode::Packet {
+        return Err(Errno::PIPE);
+    }
+    counters.rx_empty += empty as u64;
+    Ok(())
 }
 
 impl App for UnixSocket {
@@ -233,6 +249,7 @@ impl App for UnixSocket {
             self.counters.rx_oversize,
             self.counters.tx_dropped,
             self.counters.connections,
+            self.counters.rx_empty,
         ]);
     }
 
@@ -241,8 +258,8 @@ impl App for UnixSocket {
         writeln!(out, "{}: {state}", self.args.path.display())?;
         writeln!(
             out,
-            "dropped: {} too long, {} to send",
-            self.counters.rx_oversize, self.counters.tx_dropped
+            "dropped: {} too long, {} empty, {} to send",
+            self.counters.rx_oversize, self.counters.rx_empty, self.counters.tx_dropped
         )
     }
 

@@ -28,7 +28,7 @@ use serde::Deserialize;
 use toml::de::{DeTable, DeValue};
 use toml::{Spanned, Table, Value};
 
-use crate::args;
+use crate::args::{self, ArgError};
 use crate::config::{AppSpec, Config, Problem, Problems};
 use crate::engine::{Options, Pace};
 use crate::registry::Registry;
@@ -251,7 +251,8 @@ impl Reader {
         let (Some(places), Some(table)) = (place.get_ref().as_table(), value.as_table()) else {
             return self.wrong(place.span(), "'engine' is a table: write [engine]");
         };
-        let (settings, problems) = args::parse_all::<Settings>(table);
+        let (settings, mut problems) = args::parse_all::<Settings>(table);
+        problems.extend(settings.iter().flat_map(Settings::problems));
         for error in problems {
             let key = places
                 .iter()
@@ -327,6 +328,23 @@ impl ConfigFile {
 }
 
 impl Settings {
+    /// Values by which an engine would breathe, or let its apps tick, hardly ever: it would answer
+    /// nobody meanwhile, not even who wants to end it.
+    fn problems(&self) -> Vec<ArgError> {
+        let hz = self.hz.filter(|hz| !hz.is_finite() || *hz < 1.0);
+        let tick = self.tick.filter(|tick| *tick == 0);
+        let hz = hz.map(|hz| {
+            ArgError::wrong("hz", format!("{hz} is not a number of breaths per second, 1 or more"))
+        });
+        let tick = tick.map(|tick| {
+            ArgError::wrong(
+                "tick",
+                format!("{tick} is not a number of ticks per second, 1 or more"),
+            )
+        });
+        hz.into_iter().chain(tick).collect()
+    }
+
     /// Puts what the file says in place of the defaults. The number of packets is the process's:
     /// see [`crate::arena::set_slots`].
     pub fn apply(&self, options: &mut Options) {

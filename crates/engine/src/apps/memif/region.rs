@@ -8,15 +8,11 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 
-use rustix::fs::{SealFlags, fcntl_get_seals, fstat, fstatfs};
+use rustix::fs::fstat;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use shm::Segment;
 
-use crate::apps::peer::Broken;
-
-/// The file system behind memfds of ordinary pages. In huge pages an access faults where none is
-/// left.
-const TMPFS_MAGIC: u32 = 0x0102_1994;
+use crate::apps::peer::{Broken, is_safe_to_map};
 
 const UNSEALED: &str = "can be cut off under us, or is of huge pages, and either could kill this engine: have it share a sealed \
      memory file (VPP, DPDK: without zero-copy)";
@@ -50,9 +46,7 @@ impl Region {
             .ok()
             .filter(|length| (1..=isize::MAX as usize).contains(length))
             .ok_or(Broken::Protocol("a region of impossible size"))?;
-        let sealed = fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK))
-            && fstatfs(file).is_ok_and(|system| system.f_type as u32 == TMPFS_MAGIC);
-        if !sealed && !unsealed {
+        if !unsealed && !is_safe_to_map(file.as_fd()) {
             return Err(Broken::Unsealed(UNSEALED));
         }
         // Behind the look at the seals: from there on the file gets no shorter.
@@ -111,7 +105,7 @@ impl Drop for Mapping {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::fs::{MemfdFlags, fcntl_add_seals, ftruncate, memfd_create};
+    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
     use std::os::fd::OwnedFd;
 
     fn file(size: u64, seals: SealFlags) -> OwnedFd {

@@ -104,7 +104,7 @@ pub struct Hosted<T: Talk> {
 
 impl<T: Talk> Hosted<T> {
     pub(in crate::apps) fn open(args: T::Args) -> Result<Self, AppError> {
-        let meeting = Meeting::new(T::role(&args), T::path(&args), None)?;
+        let meeting = Meeting::new(T::role(&args), T::path(&args), None, true)?;
         Ok(Self {
             args,
             meeting,

@@ -13,7 +13,7 @@ use rustix::net::{
 };
 
 use crate::app::AppError;
-use crate::apps::peer::Leaving;
+use crate::apps::peer::{Leaving, files};
 
 /// Nanoseconds between tries to connect.
 const RETRY: u64 = 200_000_000;
@@ -41,6 +41,8 @@ impl Role {
 pub(in crate::apps) struct Meeting {
     role: Role,
     path: SocketAddrUnix,
+    /// Peers may hand descriptors over.
+    takes_files: bool,
     listener: Option<OwnedFd>,
     /// Where a name of ours is in the file system, to be removed at the end.
     own: Option<PathBuf>,
@@ -49,9 +51,15 @@ pub(in crate::apps) struct Meeting {
 
 impl Meeting {
     /// Binds what is to be bound. The other end need not be there.
-    pub fn new(role: Role, path: &Path, local: Option<&Path>) -> Result<Meeting, AppError> {
+    pub fn new(
+        role: Role,
+        path: &Path,
+        local: Option<&Path>,
+        takes_files: bool,
+    ) -> Result<Meeting, AppError> {
         let address = address(path)?;
-        let mut this = Meeting { role, path: address, listener: None, own: None, next_try: 0 };
+        let mut this =
+            Meeting { role, path: address, takes_files, listener: None, own: None, next_try: 0 };
         match role {
             Role::ListenPacket | Role::ListenStream => {
                 let socket = this.bind(path)?;
@@ -102,12 +110,12 @@ impl Meeting {
     }
 
     fn socket(&self) -> Result<OwnedFd, Errno> {
-        socket_with(
-            AddressFamily::UNIX,
-            self.role.kind(),
-            SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
-            None,
-        )
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(AddressFamily::UNIX, self.role.kind(), flags, None)?;
+        if !self.takes_files {
+            files::refuse(socket.as_fd());
+        }
+        Ok(socket)
     }
 
     /// The other end, if it is there now. Cheap enough for every tick.

@@ -1,13 +1,18 @@
 //! Packets in a stream: before each its length, 32 bits in network order.
 
+use std::io::IoSliceMut;
+use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, recv, send};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recvmsg, send};
 
+use crate::apps::peer::{Peer, files};
 use crate::arena::MAX_LENGTH;
 use crate::batch::Batch;
 use crate::packet::Packet;
+
+use super::Counters;
 
 const PREFIX: usize = 4;
 const BUFFER: usize = 256 << 10;
@@ -15,7 +20,7 @@ const BUFFER: usize = 256 << 10;
 const LONGEST: usize = 68 << 10;
 
 pub(super) struct Stream {
-    socket: OwnedFd,
+    socket: Peer,
     /// Received and not yet cut into packets: `received[start..end]`.
     received: Box<[u8]>,
     start: usize,
@@ -28,7 +33,7 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    pub fn new(socket: OwnedFd) -> Stream {
+    pub fn new(socket: Peer) -> Stream {
         let received = vec![0; BUFFER].into_boxed_slice();
         Stream {
             socket,
@@ -41,24 +46,34 @@ impl Stream {
         }
     }
 
-    /// Adds up to `most` packets. An error is the end of the stream, or `EAGAIN`.
+    /// Adds up to `most` packets. An error is the end of the stream, or `EAGAIN`. It reads once at
+    /// most: a peer that writes on and on what makes no packet would keep the engine's thread here.
     pub fn receive(
         &mut self,
         most: usize,
         batch: &mut Batch,
-        oversize: &mut u64,
+        counters: &mut Counters,
     ) -> Result<(), Errno> {
         let full = batch.len() + most;
-        loop {
-            while batch.len() < full {
-                let Some(packet) = self.cut(oversize)? else { break };
-                batch.push(packet);
-            }
-            if batch.len() == full {
-                return Ok(());
-            }
+        self.cut_all(full, batch, counters)?;
+        if batch.len() < full {
             self.fill()?;
+            self.cut_all(full, batch, counters)?;
         }
+        Ok(())
+    }
+
+    fn cut_all(
+        &mut self,
+        full: usize,
+        batch: &mut Batch,
+        counters: &mut Counters,
+    ) -> Result<(), Errno> {
+        while batch.len() < full {
+            let Some(packet) = self.cut(counters)? else { break };
+            batch.push(packet);
+        }
+        Ok(())
     }
 
     fn fill(&mut self) -> Result<(), Errno> {
@@ -68,13 +83,22 @@ impl Stream {
             // It holds a whole packet, for which there is no memory now.
             return Err(Errno::AGAIN);
         }
-        let (got, _) = recv(&self.socket, &mut self.received[self.end..], RecvFlags::DONTWAIT)?;
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(files::MOST))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let mut part = [IoSliceMut::new(&mut self.received[self.end..])];
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        let got = recvmsg(&self.socket, &mut part, &mut ancillary, flags)?.bytes;
+        for message in ancillary.drain() {
+            if let RecvAncillaryMessage::ScmRights(files) = message {
+                self.socket.leaving().drop(files.collect::<Vec<OwnedFd>>());
+            }
+        }
         self.end += got;
         if got == 0 { Err(Errno::PIPE) } else { Ok(()) }
     }
 
     /// The next whole packet. `EPROTO` if the bytes can be none.
-    fn cut(&mut self, oversize: &mut u64) -> Result<Option<Packet>, Errno> {
+    fn cut(&mut self, counters: &mut Counters) -> Result<Option<Packet>, Errno> {
         loop {
             let skipped = self.skip.min(self.end - self.start);
             self.skip -= skipped;
@@ -88,7 +112,8 @@ impl Stream {
                 return Err(Errno::PROTO);
             }
             if length == 0 || length > MAX_LENGTH {
-                *oversize += u64::from(length != 0);
+                counters.rx_empty += u64::from(length == 0);
+                counters.rx_oversize += u64::from(length != 0);
                 self.start += PREFIX;
                 self.skip = length;
                 continue;
@@ -137,14 +162,17 @@ impl Stream {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::apps::peer::Leaving;
+    use crate::apps::peer::tests::{hand, lingering};
     use proptest::prelude::*;
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+    use std::os::fd::AsFd;
 
     fn pair() -> (Stream, OwnedFd) {
         let (a, b) =
             socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::NONBLOCK, None)
                 .unwrap();
-        (Stream::new(a), b)
+        (Stream::new(Peer::new(a, &Leaving::default(), false)), b)
     }
 
     proptest! {
@@ -159,31 +187,61 @@ mod tests {
                 bytes.extend_from_slice(&(*length as u32).to_be_bytes());
                 bytes.extend(std::iter::repeat_n(n as u8, *length));
             }
-            let (mut got, mut oversize) = (Vec::new(), 0);
+            let (mut got, mut counters) = (Vec::new(), Counters::default());
             let mut cuts = cuts.iter().cycle();
             while !bytes.is_empty() {
                 let n = cuts.next().unwrap().min(&bytes.len()).to_owned();
                 prop_assert_eq!(send(&other, &bytes[..n], SendFlags::empty()).unwrap(), n);
                 bytes.drain(..n);
                 let mut batch = Batch::new();
-                prop_assert_eq!(stream.receive(100, &mut batch, &mut oversize), Err(Errno::AGAIN));
+                prop_assert_eq!(stream.receive(100, &mut batch, &mut counters), Ok(()));
+                prop_assert_eq!(stream.receive(100, &mut batch, &mut counters), Err(Errno::AGAIN));
                 got.extend(batch.iter().map(|packet| (packet.length(), packet.first().copied())));
             }
             let fits = |&(_, &length): &(usize, &usize)| (1..=MAX_LENGTH).contains(&length);
             let expected: Vec<_> = lengths.iter().enumerate().filter(fits)
                 .map(|(n, &length)| (length, Some(n as u8))).collect();
-            prop_assert_eq!(oversize as usize, lengths.iter().filter(|&&length| length > MAX_LENGTH).count());
+            let count = |fits: fn(usize) -> bool| lengths.iter().filter(|length| fits(**length)).count();
+            prop_assert_eq!(counters.rx_oversize as usize, count(|length| length > MAX_LENGTH));
+            prop_assert_eq!(counters.rx_empty as usize, count(|length| length == 0));
             prop_assert_eq!(got, expected);
         }
+    }
+
+    /// That it does not look for more shows that whoever writes on does not hold it.
+    #[test]
+    fn lengths_of_nothing_are_read_once() {
+        let (mut stream, other) = pair();
+        let (mut batch, mut counters) = (Batch::new(), Counters::default());
+        for round in 1..=3 {
+            send(&other, &[0; PREFIX * 100], SendFlags::empty()).unwrap();
+            assert_eq!(stream.receive(100, &mut batch, &mut counters), Ok(()));
+            assert_eq!((batch.len(), counters.rx_empty), (0, round * 100));
+        }
+        assert_eq!(stream.receive(100, &mut batch, &mut counters), Err(Errno::AGAIN));
+    }
+
+    /// As on a kernel that does not refuse it. If it could hold who reads, this would not end.
+    #[test]
+    fn a_socket_that_lingers_comes_with_bytes() {
+        let (mut stream, other) = pair();
+        let (file, _other_end) = lingering();
+        hand(&other, &[0, 0, 0, 1, 7], &[file.as_fd()]);
+        drop(file);
+        let mut batch = Batch::new();
+        assert_eq!(stream.receive(9, &mut batch, &mut Counters::default()), Ok(()));
+        assert_eq!((batch.len(), stream.socket.leaving().count()), (1, 1));
     }
 
     #[test]
     fn a_stream_out_of_step_ends() {
         let (mut stream, other) = pair();
         send(&other, &[0xff; 8], SendFlags::empty()).unwrap();
-        assert_eq!(stream.receive(1, &mut Batch::new(), &mut 0), Err(Errno::PROTO));
+        let receive =
+            |stream: &mut Stream| stream.receive(1, &mut Batch::new(), &mut Counters::default());
+        assert_eq!(receive(&mut stream), Err(Errno::PROTO));
         let (mut stream, other) = pair();
         drop(other);
-        assert_eq!(stream.receive(1, &mut Batch::new(), &mut 0), Err(Errno::PIPE));
+        assert_eq!(receive(&mut stream), Err(Errno::PIPE));
     }
 }

@@ -8,13 +8,13 @@
 use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
 
-use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
+use rustix::fs::fstat;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-use crate::apps::peer::Broken;
+use crate::apps::peer::{Broken, is_safe_to_map};
 
-const UNSEALED: &str = "can be cut off under us, which would kill this engine: share it as a sealed memory file (QEMU: \
-     `-object memory-backend-memfd,share=on`)";
+const UNSEALED: &str = "can be cut off under us, or is of huge pages, and either could kill this engine: share it as a sealed memory \
+     file of ordinary pages (QEMU: `-object memory-backend-memfd,share=on`)";
 
 /// What `SET_MEM_TABLE` says of a region.
 #[derive(Debug, Clone, Copy)]
@@ -85,8 +85,7 @@ impl Region {
             .user
             .checked_add(place.size)
             .ok_or(Broken::Protocol("a region behind the end of memory"))?;
-        let sealed = fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK));
-        if !sealed && !unsealed {
+        if !unsealed && !is_safe_to_map(file) {
             return Err(Broken::Unsealed(UNSEALED));
         }
         if fstat(file).map_err(Broken::Map)?.st_size < end as i64 {
@@ -126,7 +125,7 @@ mod tests {
     use super::*;
     use std::os::fd::{AsFd, OwnedFd};
 
-    use rustix::fs::{MemfdFlags, fcntl_add_seals, ftruncate, memfd_create};
+    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
     fn file(size: u64, sealed: bool) -> OwnedFd {
         let file = memfd_create(c"guest", MemfdFlags::ALLOW_SEALING).unwrap();
