@@ -134,6 +134,19 @@ fn one_thread_can_connect_to_itself() {
     assert_eq!((rclose(c), errno()), (-1, libc::EBADF));
 }
 
+/// The accepted end is complete once it is used: the buffer of the other one is gone by then.
+#[test]
+fn what_was_sent_and_closed_before_the_first_receive_arrives() {
+    watchdog();
+    let (c, s) = pair();
+    assert_eq!((send(c, b"x", 0), rclose(c)), (1, 0));
+    let mut buf = [0; 8];
+    assert_eq!((recv(s, &mut buf, 0), buf[0]), (1, b'x'));
+    assert_eq!(recv(s, &mut buf, 0), 0, "the end");
+    assert_eq!((send(s, b"x", 0), errno()), (-1, libc::ECONNRESET));
+    assert_eq!(rclose(s), 0);
+}
+
 #[test]
 fn ports_and_refusals_are_the_kernels() {
     watchdog();
