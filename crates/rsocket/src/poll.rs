@@ -83,8 +83,9 @@ fn failed(events: i16) -> i16 {
     events & (READ | WRITE) | libc::POLLERR
 }
 
-/// How long to sleep beside an rsocket that has nothing to wait on: another thread may connect it.
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// How long to sleep beside an rsocket that is no stream yet: another thread may connect it, or take
+/// the last step to one, and with it what would have woken this thread.
+pub const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// Sleeps until something may have changed. False if that was only the time.
 fn wait(fds: &[libc::pollfd], timeout: Option<Duration>) -> Result<bool, Errno> {
@@ -108,12 +109,9 @@ fn wait(fds: &[libc::pollfd], timeout: Option<Duration>) -> Result<bool, Errno> 
         } else if matches!(socket.phase(), Phase::Listening | Phase::Datagram) {
             kernel.push(*entry);
         } else {
-            let before = kernel.len();
             let opening = socket.wait_fds();
             kernel.extend(opening.map(|(fd, events)| libc::pollfd { fd, events, revents: 0 }));
-            if kernel.len() == before {
-                limit = Some(LOOK_AGAIN);
-            }
+            limit = Some(LOOK_AGAIN);
         }
     }
     let shorter = limit.filter(|limit| timeout.is_none_or(|timeout| timeout > *limit));

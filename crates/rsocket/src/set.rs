@@ -219,8 +219,9 @@ impl Known {
 #[derive(Default)]
 struct Sleep {
     entered: Vec<&'static Socket>,
-    /// Beside the outer set: what rsockets wait for that are being opened.
+    /// Beside the outer set: what rsockets wait for that are being opened; and whether there are any.
     openings: Vec<libc::pollfd>,
+    is_opening: bool,
 }
 
 impl Set {
@@ -368,7 +369,11 @@ impl Set {
         let mut heard = [libc::epoll_event { events: 0, u64: 0 }; HEARD];
         let slept = match self.prepare(&mut sleep) {
             Ok(true) => Ok(0),
-            Ok(false) => self.doze(sleep.openings, &mut heard, timeout),
+            Ok(false) => {
+                let limit = sleep.is_opening.then_some(poll::LOOK_AGAIN);
+                let limit = limit.into_iter().chain(timeout).min();
+                self.doze(sleep.openings, &mut heard, limit)
+            }
             Err(e) => Err(e),
         };
         let heard = &heard[..slept.unwrap_or(0)];
@@ -420,6 +425,8 @@ impl Set {
             if member.watch(self, fd)? {
                 continue;
             }
+            // In front of the look for a stream, which it may become behind that.
+            let is_opening = socket.phase().is_opening();
             if let Some(stream) = socket.streaming() {
                 member.listen(self, fd, stream.event_fd())?;
                 if stream.enter(|| member.would_show(stream) != 0) {
@@ -427,6 +434,7 @@ impl Set {
                 }
                 sleep.entered.push(socket);
             } else {
+                sleep.is_opening |= is_opening;
                 let opening = socket.wait_fds();
                 let entry = |(fd, events)| libc::pollfd { fd, events, revents: 0 };
                 sleep.openings.extend(opening.map(entry));

@@ -55,7 +55,7 @@ pub enum Phase {
 }
 
 impl Phase {
-    fn is_opening(self) -> bool {
+    pub fn is_opening(self) -> bool {
         matches!(self, Self::Connecting | Self::Requested | Self::Accepting)
     }
 }

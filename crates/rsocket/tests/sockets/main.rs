@@ -10,6 +10,7 @@ use shortwire_rsocket::capi::*;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
 /// A test that hangs is killed; none asserts how long something takes.
 fn watchdog() {
@@ -145,6 +146,65 @@ fn what_was_sent_and_closed_before_the_first_receive_arrives() {
     assert_eq!(recv(s, &mut buf, 0), 0, "the end");
     assert_eq!((send(s, b"x", 0), errno()), (-1, libc::ECONNRESET));
     assert_eq!(rclose(s), 0);
+}
+
+/// Waits for the accepted end of a connection while another thread takes the last step to it: the peer's
+/// introduction, which wakes whoever finds it.
+fn waits_beside_who_opens(wait: impl Fn(c_int, c_int) -> c_int + Sync) {
+    // Long, as its end is a look, too.
+    const LIMIT: Duration = Duration::from_secs(20);
+    let (l, port) = listener();
+    for round in 0..20 {
+        let c = stream();
+        assert_eq!(rfcntl(c, libc::F_SETFL, libc::O_NONBLOCK.into()), 0);
+        assert_eq!((connect(c, port), errno()), (-1, libc::EINPROGRESS));
+        let s = accept(l);
+        let is_over = AtomicBool::new(false);
+        let seen = std::thread::scope(|scope| {
+            let waits = scope.spawn(|| {
+                let start = Instant::now();
+                (wait(s, LIMIT.as_millis() as c_int), start.elapsed() < LIMIT)
+            });
+            std::thread::sleep(Duration::from_millis(5));
+            scope.spawn(|| {
+                while !is_over.load(Relaxed) {
+                    let mut one = libc::pollfd { fd: s, events: 0, revents: 0 };
+                    // SAFETY: one entry.
+                    unsafe { rpoll(&mut one, 1, 0) };
+                }
+            });
+            let mut one = libc::pollfd { fd: c, events: libc::POLLOUT, revents: 0 };
+            // SAFETY: one entry.
+            assert_eq!(unsafe { rpoll(&mut one, 1, -1) }, 1);
+            assert_eq!(send(c, b"x", 0), 1);
+            let seen = waits.join();
+            is_over.store(true, Relaxed);
+            seen.unwrap()
+        });
+        assert_eq!(seen, (1, true), "round {round}");
+        [c, s].into_iter().for_each(|fd| assert_eq!(rclose(fd), 0));
+    }
+    assert_eq!(rclose(l), 0);
+}
+
+#[test]
+fn who_waits_sees_what_another_thread_has_opened() {
+    watchdog();
+    waits_beside_who_opens(|s, limit| {
+        let mut one = libc::pollfd { fd: s, events: libc::POLLIN, revents: 0 };
+        // SAFETY: one entry.
+        unsafe { rpoll(&mut one, 1, limit) }
+    });
+    waits_beside_who_opens(|s, limit| {
+        let set = repoll_create(0);
+        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
+        // SAFETY: an event.
+        assert_eq!(unsafe { repoll_ctl(set, libc::EPOLL_CTL_ADD, s, &mut event) }, 0);
+        // SAFETY: room for one.
+        let seen = unsafe { repoll_wait(set, &mut event, 1, limit) };
+        assert_eq!(rclose(set), 0);
+        seen
+    });
 }
 
 #[test]
@@ -294,7 +354,7 @@ fn signals_interrupt_or_restart_as_asked_for() {
         // SAFETY: asks.
         let me = unsafe { libc::pthread_self() };
         let t = std::thread::spawn(move || {
-            std::thread::sleep(std::time::Duration::from_millis(50));
+            std::thread::sleep(Duration::from_millis(50));
             // Until the receive has returned, in front of which the first signal may come, or at least
             // restarted once.
             let goes_on = || match flags {
@@ -304,7 +364,7 @@ fn signals_interrupt_or_restart_as_asked_for() {
             while goes_on() {
                 // SAFETY: the thread waits for this one.
                 unsafe { libc::pthread_kill(me, libc::SIGUSR1) };
-                std::thread::sleep(std::time::Duration::from_millis(20));
+                std::thread::sleep(Duration::from_millis(20));
             }
             if flags != 0 {
                 assert_eq!(send(s, b"x", 0), 1);
