@@ -280,11 +280,13 @@ impl Set {
         Ok(table::find(fd))
     }
 
-    /// `repoll_wait`: the number of events in `out`, after at most `timeout` (None: for ever).
+    /// `repoll_wait`, as `epoll_pwait`: the number of events in `out`, after at most `timeout` (None:
+    /// for ever).
     pub fn wait(
         &self,
         out: &mut [libc::epoll_event],
         timeout: Option<Duration>,
+        mask: Option<&libc::sigset_t>,
     ) -> Result<usize, Errno> {
         if out.is_empty() {
             return Err(Errno::INVAL);
@@ -292,6 +294,7 @@ impl Set {
         let start = Instant::now();
         let left = |limit: Duration| limit.saturating_sub(start.elapsed());
         let spin = config::defaults().polling;
+        let mut is_new = mask.is_some();
         loop {
             if self.closed.load(Ordering::SeqCst) {
                 return Err(Errno::BADF);
@@ -301,8 +304,11 @@ impl Set {
             if found != 0 || over {
                 return Ok(found);
             }
+            if core::mem::take(&mut is_new) {
+                poll::let_signals_in(mask)?;
+            }
             if left(spin).is_zero() {
-                self.sleep(timeout.map(left))?;
+                self.sleep(timeout.map(left), mask)?;
             } else {
                 core::hint::spin_loop();
             }
@@ -364,7 +370,7 @@ impl Set {
     }
 
     /// Sleeps until something may have changed.
-    fn sleep(&self, timeout: Option<Duration>) -> Result<(), Errno> {
+    fn sleep(&self, timeout: Option<Duration>, mask: Option<&libc::sigset_t>) -> Result<(), Errno> {
         let mut sleep = Sleep::default();
         let mut heard = [libc::epoll_event { events: 0, u64: 0 }; HEARD];
         let slept = match self.prepare(&mut sleep) {
@@ -372,7 +378,7 @@ impl Set {
             Ok(false) => {
                 let limit = sleep.is_opening.then_some(poll::LOOK_AGAIN);
                 let limit = limit.into_iter().chain(timeout).min();
-                self.doze(sleep.openings, &mut heard, limit)
+                self.doze(sleep.openings, &mut heard, limit, mask)
             }
             Err(e) => Err(e),
         };
@@ -399,9 +405,10 @@ impl Set {
         mut fds: Vec<libc::pollfd>,
         heard: &mut [libc::epoll_event],
         timeout: Option<Duration>,
+        mask: Option<&libc::sigset_t>,
     ) -> Result<usize, Errno> {
         fds.push(libc::pollfd { fd: self.outer.as_raw_fd(), events: libc::POLLIN, revents: 0 });
-        poll::kernel_poll(&mut fds, timeout)?;
+        poll::kernel_poll(&mut fds, timeout, mask)?;
         epoll_wait(self.outer.as_fd(), heard, 0)
     }
 

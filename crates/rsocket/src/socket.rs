@@ -531,8 +531,9 @@ impl Socket {
         if fds.is_empty() {
             return Ok(());
         }
-        // SAFETY: a slice of entries.
-        match unsafe { kernel::ppoll(fds.as_mut_ptr(), fds.len(), &LOOK_AGAIN) } {
+        // SAFETY: a slice of entries, and a time.
+        match unsafe { kernel::ppoll(fds.as_mut_ptr(), fds.len(), &LOOK_AGAIN, core::ptr::null()) }
+        {
             -1 => Err(last_error()),
             _ => Ok(()),
         }

@@ -106,7 +106,7 @@ impl Kind for Ours {
 
     fn wait(set: RawFd, room: usize, limit: Duration) -> Vec<(RawFd, u32)> {
         let mut out = vec![libc::epoll_event { events: 0, u64: 0 }; room];
-        let n = find(set).unwrap().wait(&mut out, Some(limit)).unwrap();
+        let n = find(set).unwrap().wait(&mut out, Some(limit), None).unwrap();
         out[..n].iter().map(|event| (event.u64 as RawFd, event.events)).collect()
     }
 
@@ -428,7 +428,7 @@ fn closed_under_sleepers<K: Rsockets>() {
         let waits = [(); 2].map(|()| {
             scope.spawn(|| {
                 let mut out = [libc::epoll_event { events: 0, u64: 0 }];
-                find(set)?.wait(&mut out, Some(Duration::from_secs(20)))
+                find(set)?.wait(&mut out, Some(Duration::from_secs(20)), None)
             })
         });
         std::thread::sleep(SOON);
@@ -517,7 +517,7 @@ fn mistakes<K: Rsockets>() {
     let file = std::fs::File::open("/proc/self/exe").unwrap();
     assert_eq!(K::control(set, libc::EPOLL_CTL_ADD, file.as_raw_fd(), IN), Err(Errno::PERM));
     assert_eq!(find(fd).err(), Some(Errno::INVAL));
-    assert_eq!(find(set).unwrap().wait(&mut [], None), Err(Errno::INVAL));
+    assert_eq!(find(set).unwrap().wait(&mut [], None, None), Err(Errno::INVAL));
     K::close(set);
     K::close(another);
     assert_eq!(close(set), Err(Errno::BADF));

@@ -382,3 +382,91 @@ fn signals_interrupt_or_restart_as_asked_for() {
     }
     [c, s].into_iter().for_each(|fd| assert_eq!(rclose(fd), 0));
 }
+
+/// An empty set, or one with SIGUSR1.
+fn signals(has_one: bool) -> libc::sigset_t {
+    // SAFETY: zero is an empty set.
+    let mut set: libc::sigset_t = unsafe { core::mem::zeroed() };
+    if has_one {
+        // SAFETY: a set.
+        assert_eq!(unsafe { libc::sigaddset(&mut set, libc::SIGUSR1) }, 0);
+    }
+    set
+}
+
+/// As of `ppoll`, `pselect` and `epoll_pwait`: one that came before the call ends it, if nothing is ready.
+#[test]
+fn a_signal_that_waits_for_the_mask_ends_a_wait() {
+    watchdog();
+    on_signal(0);
+    let (l, _) = listener();
+    let (c, s) = pair();
+    assert_eq!((send(c, b"1", 0), recv(s, &mut [0; 1], 0)), (1, 1));
+    let (none, usr1) = (signals(false), signals(true));
+    // SAFETY: a set.
+    let blocked = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &usr1, core::ptr::null_mut()) };
+    assert_eq!(blocked, 0);
+    let poll = |fd: c_int, limit: c_int| {
+        let mut one = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        // SAFETY: one entry, and a mask.
+        unsafe { rpoll_under(&none, &mut one, 1, limit) }
+    };
+    let select = |fd: c_int, limit: c_int| {
+        // SAFETY: zero is an empty set.
+        let mut read: libc::fd_set = unsafe { core::mem::zeroed() };
+        let millis = i64::from(limit);
+        let mut time = libc::timeval { tv_sec: millis / 1000, tv_usec: millis % 1000 * 1000 };
+        let null = core::ptr::null_mut();
+        // SAFETY: a set with room for the number.
+        unsafe { libc::FD_SET(fd, &mut read) };
+        // SAFETY: a set, a time and a mask.
+        unsafe { rselect_under(&none, fd + 1, [&mut read, null, null], &mut time) }
+    };
+    let wait = |fd: c_int, limit: c_int| {
+        let set = repoll_create(0);
+        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
+        // SAFETY: an event.
+        assert_eq!(unsafe { repoll_ctl(set, libc::EPOLL_CTL_ADD, fd, &mut event) }, 0);
+        // SAFETY: room for one, and a mask.
+        let seen = unsafe { repoll_wait_under(&none, set, &mut event, 1, limit) };
+        let error = errno();
+        assert_eq!(rclose(set), 0);
+        // SAFETY: it has no obligation.
+        let place = unsafe { libc::__errno_location() };
+        // SAFETY: the thread's own.
+        unsafe { *place = error };
+        seen
+    };
+    let calls: [&dyn Fn(c_int, c_int) -> c_int; 3] = [&poll, &select, &wait];
+    // The kernel's `epoll_pwait` that does not wait does not look for signals.
+    for (call, looks_at_once) in calls.into_iter().zip([true, true, false]) {
+        for fd in [l, s] {
+            let raise = || {
+                // SAFETY: to this thread.
+                assert_eq!(unsafe { libc::raise(libc::SIGUSR1) }, 0);
+            };
+            raise();
+            assert_eq!((call(fd, 20_000), errno()), (-1, libc::EINTR));
+            assert_eq!(call(fd, 0), 0, "it was handled");
+            raise();
+            assert_eq!(call(fd, 0), if looks_at_once { -1 } else { 0 });
+            assert_eq!(call(fd, 50), if looks_at_once { 0 } else { -1 });
+        }
+        assert_eq!(send(c, b"1", 0), 1);
+        // SAFETY: to this thread.
+        assert_eq!(unsafe { libc::raise(libc::SIGUSR1) }, 0);
+        assert_eq!(call(s, 20_000), 1, "what is ready comes first");
+        assert_eq!(recv(s, &mut [0; 1], 0), 1);
+        assert_eq!((call(s, 20_000), errno()), (-1, libc::EINTR), "and the signal waits");
+    }
+    // SAFETY: asks.
+    let me = unsafe { libc::pthread_self() };
+    let sends = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(50));
+        // SAFETY: the thread waits for this one.
+        unsafe { libc::pthread_kill(me, libc::SIGUSR1) };
+    });
+    assert_eq!((poll(s, 20_000), errno()), (-1, libc::EINTR), "asleep");
+    sends.join().unwrap();
+    [c, s, l].into_iter().for_each(|fd| assert_eq!(rclose(fd), 0));
+}
