@@ -188,6 +188,21 @@ fn nginx_serves_and_proxies() {
     });
 }
 
+/// Those that `_FORTIFY_SOURCE` makes of a call, libc's own, formatted output, and waits under a mask.
+#[test]
+fn calls_by_every_name() {
+    case("rspreload-calls", |c| {
+        if plain() {
+            return Ok(());
+        }
+        let python = python()?;
+        let mut run = command(true, &python);
+        let said = c.start("calls", run.arg(prog("rsocket_calls.py"))).success(secs(120));
+        assert!(said.contains("by every name"), "{said}");
+        Ok(())
+    });
+}
+
 /// What cannot be done fails where it is asked for, and a program that is linked to librdmacm gets
 /// the functions of rsockets.
 #[test]

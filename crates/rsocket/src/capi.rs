@@ -10,7 +10,8 @@ pub use transfer::*;
 use crate::poll::Selected;
 use crate::{poll, set, socket, table};
 use core::ffi::{c_int, c_long, c_ulong, c_void};
-use libc::{fd_set, nfds_t, pollfd, sockaddr, socklen_t, timeval};
+use core::ptr::null;
+use libc::{fd_set, nfds_t, pollfd, sigset_t, sockaddr, socklen_t, timeval};
 use shm::Errno;
 use std::time::{Duration, Instant};
 
@@ -183,6 +184,20 @@ pub extern "C" fn rfcntl(fd: c_int, command: c_int, argument: c_long) -> c_int {
 /// As `poll`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rpoll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
+    // SAFETY: as above.
+    unsafe { rpoll_under(null(), fds, count, timeout) }
+}
+
+/// [`rpoll`] with a mask of signals for its sleep, as `ppoll`; null: the thread's. Not for C.
+///
+/// # Safety
+/// As `ppoll`.
+pub unsafe fn rpoll_under(
+    mask: *const sigset_t,
+    fds: *mut pollfd,
+    count: nfds_t,
+    timeout: c_int,
+) -> c_int {
     let timeout = u64::try_from(timeout).ok().map(Duration::from_millis);
     if fds.is_null() && count != 0 {
         return number(Err(Errno::FAULT));
@@ -193,7 +208,9 @@ pub unsafe extern "C" fn rpoll(fds: *mut pollfd, count: nfds_t, timeout: c_int) 
         // SAFETY: as above.
         unsafe { core::slice::from_raw_parts_mut(fds, count as usize) }
     };
-    number(poll::poll(fds, timeout).map(|n| n as c_int))
+    // SAFETY: as above.
+    let mask = unsafe { mask.as_ref() };
+    number(poll::poll_under(mask, fds, timeout).map(|n| n as c_int))
 }
 
 /// # Safety
@@ -204,6 +221,20 @@ pub unsafe extern "C" fn rselect(
     read: *mut fd_set,
     write: *mut fd_set,
     except: *mut fd_set,
+    timeout: *mut timeval,
+) -> c_int {
+    // SAFETY: as above.
+    unsafe { rselect_under(null(), count, [read, write, except], timeout) }
+}
+
+/// [`rselect`] with a mask of signals for its sleep, as `pselect`; null: the thread's. Not for C.
+///
+/// # Safety
+/// As `pselect`.
+pub unsafe fn rselect_under(
+    mask: *const sigset_t,
+    count: c_int,
+    [read, write, except]: [*mut fd_set; 3],
     timeout: *mut timeval,
 ) -> c_int {
     if count < 0 {
@@ -241,10 +272,12 @@ pub unsafe extern "C" fn rselect(
         }
         Some(_) => return number(Err(Errno::INVAL)),
     };
+    // SAFETY: as above.
+    let mask = unsafe { mask.as_ref() };
     let end = limit.and_then(|limit| Instant::now().checked_add(limit));
     loop {
         let left = end.map(|end| end.saturating_duration_since(Instant::now()));
-        match poll::poll(&mut fds, left) {
+        match poll::poll_under(mask, &mut fds, left) {
             Err(e) => return number(Err(e)),
             Ok(0) => break,
             Ok(_) => {}
@@ -324,6 +357,22 @@ pub unsafe extern "C" fn repoll_wait(
     count: c_int,
     timeout: c_int,
 ) -> c_int {
+    // SAFETY: as above.
+    unsafe { repoll_wait_under(null(), set, events, count, timeout) }
+}
+
+/// [`repoll_wait`] with a mask of signals for its sleep, as `epoll_pwait`; null: the thread's. Not for
+/// C.
+///
+/// # Safety
+/// As `epoll_pwait`.
+pub unsafe fn repoll_wait_under(
+    mask: *const sigset_t,
+    set: c_int,
+    events: *mut libc::epoll_event,
+    count: c_int,
+    timeout: c_int,
+) -> c_int {
     let timeout = u64::try_from(timeout).ok().map(Duration::from_millis);
     let count = match usize::try_from(count) {
         Ok(count @ 1..) => count,
@@ -334,5 +383,7 @@ pub unsafe extern "C" fn repoll_wait(
     }
     // SAFETY: as above.
     let out = unsafe { core::slice::from_raw_parts_mut(events, count) };
-    number(set::find(set).and_then(|set| set.wait(out, timeout)).map(|n| n as c_int))
+    // SAFETY: as above.
+    let mask = unsafe { mask.as_ref() };
+    number(set::find(set).and_then(|set| set.wait(out, timeout, mask)).map(|n| n as c_int))
 }

@@ -4,7 +4,7 @@
 
 use core::ffi::{c_int, c_long, c_void};
 use core::ptr::null;
-use libc::{epoll_event, msghdr, pollfd, sockaddr, socklen_t, syscall, timespec};
+use libc::{epoll_event, msghdr, pollfd, sigset_t, sockaddr, socklen_t, syscall, timespec};
 
 macro_rules! calls {
     ($($name:ident = $number:ident($($arg:ident: $kind:ty),*) -> $result:ty;)*) => {$(
@@ -51,13 +51,18 @@ pub unsafe fn epoll_wait(
 }
 
 /// # Safety
-/// As `ppoll`, without a mask of signals.
-pub unsafe fn ppoll(fds: *mut pollfd, count: usize, timeout: *const timespec) -> c_int {
+/// As `ppoll`.
+pub unsafe fn ppoll(
+    fds: *mut pollfd,
+    count: usize,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
     // The kernel writes into it what is left.
     // SAFETY: by the contract.
     let mut time = unsafe { timeout.as_ref() }.copied();
     let time = time.as_mut().map_or(null(), |time| &raw const *time);
     let size = size_of::<u64>();
-    // SAFETY: by the contract.
-    unsafe { syscall(libc::SYS_ppoll, fds, count, time, null::<u64>(), size) as c_int }
+    // SAFETY: by the contract; the kernel's set is the beginning of libc's.
+    unsafe { syscall(libc::SYS_ppoll, fds, count, time, mask, size) as c_int }
 }

@@ -219,8 +219,9 @@ impl Known {
 #[derive(Default)]
 struct Sleep {
     entered: Vec<&'static Socket>,
-    /// Beside the outer set: what rsockets wait for that are being opened.
+    /// Beside the outer set: what rsockets wait for that are being opened; and whether there are any.
     openings: Vec<libc::pollfd>,
+    is_opening: bool,
 }
 
 impl Set {
@@ -279,11 +280,13 @@ impl Set {
         Ok(table::find(fd))
     }
 
-    /// `repoll_wait`: the number of events in `out`, after at most `timeout` (None: for ever).
+    /// `repoll_wait`, as `epoll_pwait`: the number of events in `out`, after at most `timeout` (None:
+    /// for ever).
     pub fn wait(
         &self,
         out: &mut [libc::epoll_event],
         timeout: Option<Duration>,
+        mask: Option<&libc::sigset_t>,
     ) -> Result<usize, Errno> {
         if out.is_empty() {
             return Err(Errno::INVAL);
@@ -291,6 +294,7 @@ impl Set {
         let start = Instant::now();
         let left = |limit: Duration| limit.saturating_sub(start.elapsed());
         let spin = config::defaults().polling;
+        let mut is_new = mask.is_some();
         loop {
             if self.closed.load(Ordering::SeqCst) {
                 return Err(Errno::BADF);
@@ -300,8 +304,11 @@ impl Set {
             if found != 0 || over {
                 return Ok(found);
             }
+            if core::mem::take(&mut is_new) {
+                poll::let_signals_in(mask)?;
+            }
             if left(spin).is_zero() {
-                self.sleep(timeout.map(left))?;
+                self.sleep(timeout.map(left), mask)?;
             } else {
                 core::hint::spin_loop();
             }
@@ -363,12 +370,16 @@ impl Set {
     }
 
     /// Sleeps until something may have changed.
-    fn sleep(&self, timeout: Option<Duration>) -> Result<(), Errno> {
+    fn sleep(&self, timeout: Option<Duration>, mask: Option<&libc::sigset_t>) -> Result<(), Errno> {
         let mut sleep = Sleep::default();
         let mut heard = [libc::epoll_event { events: 0, u64: 0 }; HEARD];
         let slept = match self.prepare(&mut sleep) {
             Ok(true) => Ok(0),
-            Ok(false) => self.doze(sleep.openings, &mut heard, timeout),
+            Ok(false) => {
+                let limit = sleep.is_opening.then_some(poll::LOOK_AGAIN);
+                let limit = limit.into_iter().chain(timeout).min();
+                self.doze(sleep.openings, &mut heard, limit, mask)
+            }
             Err(e) => Err(e),
         };
         let heard = &heard[..slept.unwrap_or(0)];
@@ -394,9 +405,10 @@ impl Set {
         mut fds: Vec<libc::pollfd>,
         heard: &mut [libc::epoll_event],
         timeout: Option<Duration>,
+        mask: Option<&libc::sigset_t>,
     ) -> Result<usize, Errno> {
         fds.push(libc::pollfd { fd: self.outer.as_raw_fd(), events: libc::POLLIN, revents: 0 });
-        poll::kernel_poll(&mut fds, timeout)?;
+        poll::kernel_poll(&mut fds, timeout, mask)?;
         epoll_wait(self.outer.as_fd(), heard, 0)
     }
 
@@ -420,6 +432,8 @@ impl Set {
             if member.watch(self, fd)? {
                 continue;
             }
+            // In front of the look for a stream, which it may become behind that.
+            let is_opening = socket.phase().is_opening();
             if let Some(stream) = socket.streaming() {
                 member.listen(self, fd, stream.event_fd())?;
                 if stream.enter(|| member.would_show(stream) != 0) {
@@ -427,6 +441,7 @@ impl Set {
                 }
                 sleep.entered.push(socket);
             } else {
+                sleep.is_opening |= is_opening;
                 let opening = socket.wait_fds();
                 let entry = |(fd, events)| libc::pollfd { fd, events, revents: 0 };
                 sleep.openings.extend(opening.map(entry));

@@ -55,7 +55,7 @@ pub enum Phase {
 }
 
 impl Phase {
-    fn is_opening(self) -> bool {
+    pub fn is_opening(self) -> bool {
         matches!(self, Self::Connecting | Self::Requested | Self::Accepting)
     }
 }
@@ -531,8 +531,9 @@ impl Socket {
         if fds.is_empty() {
             return Ok(());
         }
-        // SAFETY: a slice of entries.
-        match unsafe { kernel::ppoll(fds.as_mut_ptr(), fds.len(), &LOOK_AGAIN) } {
+        // SAFETY: a slice of entries, and a time.
+        match unsafe { kernel::ppoll(fds.as_mut_ptr(), fds.len(), &LOOK_AGAIN, core::ptr::null()) }
+        {
             -1 => Err(last_error()),
             _ => Ok(()),
         }

@@ -114,10 +114,12 @@ pub mod state {
     pub const ERROR: u32 = 16;
 }
 
-/// What grows with every message of data, and with every one that makes room to send: where it has
-/// not, nothing has happened.
+/// What grows with every message of data, and with every one that makes room to send, and changes
+/// with the end: where it has not, nothing has happened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct News {
+    /// Nothing more comes.
+    pub ended: bool,
     /// Data messages.
     pub came: u32,
     /// Credits, buffers granted by the peer, writes that are complete.
@@ -331,6 +333,7 @@ impl<E: Endpoint> Stream<E> {
         // The news first: what comes in between is then told twice rather than never.
         let cq = &self.cq;
         let news = News {
+            ended: self.peer_has_ended(),
             came: cq.rmsg_tail.load(Ordering::Acquire),
             room: [&cq.credits, &cq.sge_tail, &cq.done].map(|n| n.load(Ordering::Acquire)),
         };

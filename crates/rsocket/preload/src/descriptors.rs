@@ -136,7 +136,7 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_voi
 }
 
 /// What `stdio` writes goes past every library: a stream over an rsocket would send into the TCP
-/// connection beneath it, where nobody reads. So there is none.
+/// connection beneath it, where nobody reads. So there is none; and see `print.rs`.
 ///
 /// # Safety
 /// As `fdopen`.

@@ -1,7 +1,7 @@
 //! epoll: every set is one of `repoll`, which takes all descriptors. One that another process has
 //! made, before a fork, is the kernel's and shows no rsockets.
 
-use crate::ready::{masked, millis};
+use crate::ready::millis;
 use crate::{failed, next};
 use core::ffi::c_int;
 use libc::{epoll_event, sigset_t, timespec};
@@ -73,9 +73,7 @@ pub unsafe extern "C" fn epoll_pwait(
         return unsafe { next::epoll_pwait(set, events, count, timeout, mask) };
     }
     // SAFETY: as above.
-    let wait = || unsafe { capi::repoll_wait(set, events, count, timeout) };
-    // SAFETY: as above.
-    unsafe { masked(mask, wait) }
+    unsafe { capi::repoll_wait_under(mask, set, events, count, timeout) }
 }
 
 /// # Safety

@@ -8,9 +8,11 @@
 #![allow(unsafe_code)]
 #![deny(clippy::multiple_unsafe_ops_per_block)]
 
+mod aliases;
 mod descriptors;
 mod epoll;
 mod next;
+mod print;
 mod ready;
 mod socket;
 mod transfer;

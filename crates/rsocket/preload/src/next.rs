@@ -1,15 +1,16 @@
 //! The functions behind ours: of the next library that has them, in the end libc.
 
-use core::ffi::{CStr, c_int, c_long, c_uint, c_ulong, c_void};
+use core::ffi::{CStr, c_char, c_int, c_long, c_uint, c_ulong, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 use libc::{
     FILE, epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off_t, pollfd, sigset_t, size_t,
     sockaddr, socklen_t, ssize_t, timespec, timeval,
 };
 
-type Place = AtomicPtr<c_void>;
+pub type Place = AtomicPtr<c_void>;
 
-fn find(place: &Place, name: &CStr) -> *mut c_void {
+/// Null if there is none.
+pub fn find(place: &Place, name: &CStr) -> *mut c_void {
     let known = place.load(Ordering::Relaxed);
     if !known.is_null() {
         return known;
@@ -63,12 +64,15 @@ next! {
     fcntl64(fd: c_int, command: c_int, argument: c_long) -> c_int = -1;
     ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int = -1;
     fdopen(fd: c_int, mode: *const libc::c_char) -> *mut FILE = core::ptr::null_mut();
+    vdprintf(fd: c_int, format: *const c_char, list: *mut c_void) -> c_int = -1;
+    __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, list: *mut c_void) -> c_int = -1;
     read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t = -1;
     __read_chk(fd: c_int, buf: *mut c_void, len: size_t, room: size_t) -> ssize_t = -1;
     readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t = -1;
     recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> ssize_t = -1;
     __recv_chk(fd: c_int, buf: *mut c_void, len: size_t, room: size_t, flags: c_int) -> ssize_t = -1;
     recvfrom(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int, addr: *mut sockaddr, addr_len: *mut socklen_t) -> ssize_t = -1;
+    __recvfrom_chk(fd: c_int, buf: *mut c_void, len: size_t, room: size_t, flags: c_int, addr: *mut sockaddr, addr_len: *mut socklen_t) -> ssize_t = -1;
     recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t = -1;
     recvmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec) -> c_int = -1;
     write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t = -1;
@@ -82,6 +86,7 @@ next! {
     poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int = -1;
     __poll_chk(fds: *mut pollfd, count: nfds_t, timeout: c_int, room: size_t) -> c_int = -1;
     ppoll(fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int = -1;
+    __ppoll_chk(fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t, room: size_t) -> c_int = -1;
     select(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *mut timeval) -> c_int = -1;
     pselect(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *const timespec, mask: *const sigset_t) -> c_int = -1;
     epoll_ctl(set: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int = -1;

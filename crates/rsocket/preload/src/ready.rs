@@ -65,9 +65,7 @@ pub unsafe extern "C" fn ppoll(
     // SAFETY: as above.
     let millis = unsafe { timeout.as_ref() }.map_or(-1, millis);
     // SAFETY: as above.
-    let wait = || unsafe { capi::rpoll(fds, count, millis) };
-    // SAFETY: as above.
-    unsafe { masked(mask, wait) }
+    unsafe { capi::rpoll_under(mask, fds, count, millis) }
 }
 
 /// Rounded up: nobody is to be woken before his time.
@@ -75,31 +73,6 @@ pub fn millis(time: &timespec) -> c_int {
     let nanos = time.tv_nsec.clamp(0, 999_999_999);
     let millis = time.tv_sec.saturating_mul(1000).saturating_add((nanos + 999_999) / 1_000_000);
     c_int::try_from(millis).unwrap_or(c_int::MAX)
-}
-
-/// Runs a wait under another mask of signals. A signal that comes between the change and the wait
-/// is handled and does not end the wait, other than the kernel has it.
-///
-/// # Safety
-/// `mask` is null or a set of signals.
-pub unsafe fn masked(mask: *const sigset_t, wait: impl FnOnce() -> c_int) -> c_int {
-    if mask.is_null() {
-        return wait();
-    }
-    // SAFETY: zero is a set.
-    let mut before: sigset_t = unsafe { core::mem::zeroed() };
-    // SAFETY: two sets.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, mask, &mut before) };
-    let result = wait();
-    // SAFETY: it has no obligation.
-    let place = unsafe { libc::__errno_location() };
-    // SAFETY: the thread's own errno.
-    let errno = unsafe { place.read() };
-    // SAFETY: the set from above.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &before, null_mut()) };
-    // SAFETY: as above.
-    unsafe { place.write(errno) };
-    result
 }
 
 /// # Safety
@@ -155,7 +128,5 @@ pub unsafe extern "C" fn pselect(
         .map(|t| timeval { tv_sec: t.tv_sec, tv_usec: (t.tv_nsec + 999) / 1000 });
     let time = time.as_mut().map_or(null_mut(), |time| &raw mut *time);
     // SAFETY: as above.
-    let wait = || unsafe { capi::rselect(count, read, write, except, time) };
-    // SAFETY: as above.
-    unsafe { masked(mask, wait) }
+    unsafe { capi::rselect_under(mask, count, [read, write, except], time) }
 }

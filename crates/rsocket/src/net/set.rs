@@ -55,7 +55,7 @@ impl RsocketSet {
     /// Up to `most` members that are ready, after at most `timeout` (None: for ever).
     pub fn wait(&self, most: usize, timeout: Option<Duration>) -> Result<Vec<Event>> {
         let mut out = vec![libc::epoll_event { events: 0, u64: 0 }; most];
-        let found = set::find(self.0)?.wait(&mut out, timeout)?;
+        let found = set::find(self.0)?.wait(&mut out, timeout, None)?;
         let event = |e: &libc::epoll_event| Event { events: e.events, data: e.u64 };
         Ok(out[..found].iter().map(event).collect())
     }

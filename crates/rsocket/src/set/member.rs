@@ -180,10 +180,11 @@ impl Member {
     }
 
     /// All of `events` if any of them is new since they were shown: it was not there, or more has
-    /// come, or more room.
+    /// come, or more room. An end is new beside the data in front of it: who has read that since would
+    /// else wait for ever.
     fn fresh(&self, events: u32, news: News) -> u32 {
         let mut new = events & !self.shown;
-        if news.came != self.news.came {
+        if (news.came, news.ended) != (self.news.came, self.news.ended) {
             new |= events & (IN | libc::EPOLLRDNORM as u32);
         }
         if news.room != self.news.room {

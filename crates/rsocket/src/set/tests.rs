@@ -2,6 +2,8 @@
 //! software, and on TCP show the same events. tests/progs/repoll.c does them over soft-RoCE.
 #![allow(unsafe_code)]
 
+mod edges;
+
 use super::*;
 use crate::net::{RsocketListener, RsocketStream, addr};
 use crate::verbs::software::chosen;
@@ -106,7 +108,7 @@ impl Kind for Ours {
 
     fn wait(set: RawFd, room: usize, limit: Duration) -> Vec<(RawFd, u32)> {
         let mut out = vec![libc::epoll_event { events: 0, u64: 0 }; room];
-        let n = find(set).unwrap().wait(&mut out, Some(limit)).unwrap();
+        let n = find(set).unwrap().wait(&mut out, Some(limit), None).unwrap();
         out[..n].iter().map(|event| (event.u64 as RawFd, event.events)).collect()
     }
 
@@ -271,43 +273,6 @@ fn shows_what_the_kernels_sets_show() {
     }
 }
 
-/// A writer that has filled the connection is told once when the reader has made room. What is under way
-/// when a write finds no room comes back as room.
-fn room<K: Kind>() -> [Vec<u32>; 2] {
-    let (mut here, mut there) = pair::<K>();
-    K::nonblocking(&here);
-    let set = K::create();
-    K::control(set, libc::EPOLL_CTL_ADD, here.as_raw_fd(), OUT | EDGE).unwrap();
-    let shows = || -> Vec<u32> { K::wait(set, 8, SOON).into_iter().map(|(_, e)| e).collect() };
-    let first = shows();
-    let mut sent = 0;
-    loop {
-        while let Ok(n) = here.write(&[7; 1 << 16]) {
-            sent += n;
-        }
-        if shows().is_empty() {
-            break;
-        }
-    }
-    let reader = std::thread::spawn(move || {
-        there.read_exact(&mut vec![0; sent]).unwrap();
-        there
-    });
-    let set_is_told =
-        K::wait(set, 8, Duration::from_secs(20)).into_iter().map(|(_, e)| e).collect();
-    drop(reader.join().unwrap());
-    drop(here);
-    K::close(set);
-    [first, set_is_told]
-}
-
-#[test]
-fn room_is_an_edge() {
-    let kernels = room::<Kernels>();
-    assert_eq!(room::<Ours>(), kernels);
-    assert_eq!(room::<Verbs>(), kernels);
-}
-
 #[test]
 fn members_of_all_kinds_wake_a_sleeper() {
     members_wake::<Ours>();
@@ -400,7 +365,7 @@ fn closed_under_sleepers<K: Rsockets>() {
         let waits = [(); 2].map(|()| {
             scope.spawn(|| {
                 let mut out = [libc::epoll_event { events: 0, u64: 0 }];
-                find(set)?.wait(&mut out, Some(Duration::from_secs(20)))
+                find(set)?.wait(&mut out, Some(Duration::from_secs(20)), None)
             })
         });
         std::thread::sleep(SOON);
@@ -489,7 +454,7 @@ fn mistakes<K: Rsockets>() {
     let file = std::fs::File::open("/proc/self/exe").unwrap();
     assert_eq!(K::control(set, libc::EPOLL_CTL_ADD, file.as_raw_fd(), IN), Err(Errno::PERM));
     assert_eq!(find(fd).err(), Some(Errno::INVAL));
-    assert_eq!(find(set).unwrap().wait(&mut [], None), Err(Errno::INVAL));
+    assert_eq!(find(set).unwrap().wait(&mut [], None, None), Err(Errno::INVAL));
     K::close(set);
     K::close(another);
     assert_eq!(close(set), Err(Errno::BADF));

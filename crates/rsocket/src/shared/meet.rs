@@ -374,7 +374,11 @@ impl Answer {
         if theirs.gid != self.gid {
             return Err(Errno::PROTO);
         }
-        let peer = theirs.attach(unix, &self.own)?;
+        let peer = match theirs.attach(unix, &self.own) {
+            // A connector in this very process that has closed: what it sent, and its end, lie here.
+            Err(_) if has_hung_up(unix) => self.own.stand_in(&theirs)?,
+            attached => attached?,
+        };
         let process = Process::behind(unix)?;
         let pids = [self.pid, process.pid];
         let mut qp =

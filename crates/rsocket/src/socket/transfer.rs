@@ -6,6 +6,7 @@ use super::{Phase, Socket, datagram};
 use crate::provider::Any;
 use crate::stream::{RecvOptions, Stream};
 use crate::{kernel, table};
+use core::ptr::null;
 use core::sync::atomic::Ordering;
 use rustix::fd::RawFd;
 use shm::Errno;
@@ -62,7 +63,7 @@ fn sleep(stream: &Stream<Any>, events: i16, limit: Duration) -> Result<(), Errno
     };
     let mut one = [libc::pollfd { fd: stream.event_fd(), events: libc::POLLIN, revents: 0 }];
     // SAFETY: an entry, and a time.
-    let slept = unsafe { kernel::ppoll(one.as_mut_ptr(), 1, &raw const limit) };
+    let slept = unsafe { kernel::ppoll(one.as_mut_ptr(), 1, &raw const limit, null()) };
     let error = last_error();
     stream.poll_leave(one[0].revents != 0);
     if slept < 0 { Err(error) } else { Ok(()) }

@@ -45,7 +45,9 @@ pub struct Queue {
     next_at: AtomicU64,
     /// What was granted of each half.
     pub(super) lengths: [AtomicU32; 2],
-    /// Count of read messages at which the next credits are due.
+    /// Iomap messages received: each has used up a credit, and is over when it has come.
+    iomaps: AtomicU32,
+    /// Count of messages that are over at which the next credits are due.
     due: AtomicU32,
 }
 
@@ -104,6 +106,7 @@ impl Queue {
             granted: AtomicU64::new(config.usual_half.into()),
             next_at: AtomicU64::new(0),
             lengths: [AtomicU32::new(config.usual_half), AtomicU32::new(0)],
+            iomaps: AtomicU32::new(0),
             due: AtomicU32::new((config.rq / 2).into()),
         }
     }
@@ -119,6 +122,7 @@ impl<E: Endpoint> Stream<E> {
         let inner = unsafe { self.cq.inner.get() };
         let (mut found, mut heard) = (0, 0);
         let before = inner.received;
+        let iomaps = self.cq.iomaps.load(Ordering::Relaxed);
         let mut idle = self.cq.idle.load(Ordering::Relaxed);
         loop {
             let n = self.endpoint.poll_cq(&mut inner.batch);
@@ -149,6 +153,10 @@ impl<E: Endpoint> Stream<E> {
             }
         }
         self.cq.found.store(found, Ordering::Relaxed);
+        if self.cq.iomaps.load(Ordering::Relaxed) != iomaps {
+            // Nobody reads them, and who sleeps behind this look would leave the peer without credits.
+            self.grant();
+        }
         let much = TIMED.min(self.config.usual_half.into());
         if inner.received - before >= much && self.config.usual_half < self.config.half() {
             self.note_lateness(inner);
@@ -192,7 +200,12 @@ impl<E: Endpoint> Stream<E> {
                 Ok(())
             }
             // The entry is read when it is needed.
-            Message::Iomap(_) | Message::KeepAlive => Ok(()),
+            Message::Iomap(_) => {
+                let iomaps = self.cq.iomaps.load(Ordering::Relaxed);
+                self.cq.iomaps.store(iomaps.wrapping_add(1), Ordering::Relaxed);
+                Ok(())
+            }
+            Message::KeepAlive => Ok(()),
             Message::Disconnect => {
                 self.end();
                 Ok(())
@@ -295,12 +308,18 @@ impl<E: Endpoint> Stream<E> {
         self.cq.done.fetch_add(1, Ordering::Release);
     }
 
+    /// Messages of the peer's that have used up a credit and are over: those read, and iomaps.
+    #[inline]
+    fn over(&self, read: u32) -> u32 {
+        read.wrapping_add(self.cq.iomaps.load(Ordering::Relaxed))
+    }
+
     /// Whether credits are due: half of the receives were used, or a half of the buffer is free.
     #[inline]
     pub(super) fn grant_due(&self) -> bool {
-        let read = self.recv.head.load(Ordering::Relaxed);
+        let over = self.over(self.recv.head.load(Ordering::Relaxed));
         self.recv.consumed.load(Ordering::Relaxed) >= self.cq.next_at.load(Ordering::Relaxed)
-            || read.wrapping_sub(self.cq.due.load(Ordering::Relaxed)) as i32 >= 0
+            || over.wrapping_sub(self.cq.due.load(Ordering::Relaxed)) as i32 >= 0
     }
 
     /// Gives the peer what is due. If that cannot be posted now, the next look at the queue does
@@ -311,9 +330,9 @@ impl<E: Endpoint> Stream<E> {
         while self.is(state::CONNECTED) && self.grant_due() && self.control_free(inner) {
             // SYNC: consumed. The receiver has copied what it lets go of.
             let consumed = self.recv.consumed.load(Ordering::Acquire);
-            let read = self.recv.head.load(Ordering::Acquire);
+            let over = self.over(self.recv.head.load(Ordering::Acquire));
             let granted = self.cq.granted.load(Ordering::Relaxed);
-            let message = Message::Credits((read as u16).wrapping_add(self.config.rq)).encode();
+            let message = Message::Credits((over as u16).wrapping_add(self.config.rq)).encode();
             let gives_half = consumed >= self.cq.next_at.load(Ordering::Relaxed);
             let length =
                 if inner.generous == 0 { self.config.usual_half } else { self.config.half() };
@@ -331,7 +350,7 @@ impl<E: Endpoint> Stream<E> {
             if posted.is_err() {
                 return;
             }
-            self.cq.due.store(read.wrapping_add((self.config.rq / 2).into()), Ordering::Relaxed);
+            self.cq.due.store(over.wrapping_add((self.config.rq / 2).into()), Ordering::Relaxed);
             if gives_half {
                 self.cq.next_at.store(granted, Ordering::Relaxed);
                 self.cq.granted.store(granted + u64::from(length), Ordering::Relaxed);

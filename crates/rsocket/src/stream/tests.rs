@@ -2,6 +2,8 @@
 //! credits, and a provider that is late, short of room, or breaks.
 #![allow(unsafe_code)]
 
+mod maps;
+
 use super::cq::GENEROUS;
 use super::*;
 use crate::provider::faulty::{Faults, Faulty};
@@ -407,31 +409,6 @@ fn a_blocked_send_leaves_receives_alone() {
         b.shutdown(How::Both).unwrap();
         assert!(sender.join().unwrap().is_ok_and(|n| n < 100_000));
     });
-}
-
-#[test]
-fn direct_writes_find_their_map() {
-    let [a, b] = streams([config(16, 500), config(16, 500)], |qp| qp);
-    let mut buffer = vec![0u8; 10_000];
-    let byte = [9u8; 100];
-    // SAFETY: an array; so below.
-    let write = |offset| unsafe { a.write_mapped(byte.as_ptr(), 100, offset, false) };
-    assert_eq!(write(0), Ok(0), "nothing is mapped");
-    assert_eq!(b.map(buffer.as_mut_ptr(), 10_000, true, Some(5000)), Ok(5000));
-    send(&b, b"mapped", false).unwrap();
-    assert_eq!(recv(&a, 6, NOW).unwrap(), b"mapped");
-    assert_eq!(write(4999), Ok(0), "before it");
-    assert_eq!(write(5050), Ok(100));
-    assert_eq!(write(14_950), Ok(50), "to its end");
-    assert_eq!(write(15_000), Ok(0), "behind it");
-    assert!(buffer[50..150].iter().all(|b| *b == 9) && buffer[150..9950].iter().all(|b| *b == 0));
-    assert!(buffer[9950..].iter().all(|b| *b == 9));
-    assert_eq!(b.unmap(buffer.as_mut_ptr(), 9), Err(Errno::INVAL));
-    assert_eq!(b.unmap(buffer.as_mut_ptr(), 10_000), Ok(()));
-    assert_eq!(b.map(buffer.as_mut_ptr(), 1, true, Some(u64::MAX)), Err(Errno::INVAL));
-    assert_eq!(b.map(core::ptr::null_mut(), 1, true, None), Err(Errno::INVAL));
-    let more: Vec<_> = (0..3).map(|_| b.map(buffer.as_mut_ptr(), 1, true, Some(0))).collect();
-    assert_eq!(more, [Ok(0), Ok(0), Err(Errno::NOMEM)], "two entries");
 }
 
 /// Programs take a receive that gives less than they have room for as one that found no more.

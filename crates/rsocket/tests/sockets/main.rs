@@ -10,6 +10,7 @@ use shortwire_rsocket::capi::*;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
 /// A test that hangs is killed; none asserts how long something takes.
 fn watchdog() {
@@ -132,6 +133,78 @@ fn one_thread_can_connect_to_itself() {
     assert_eq!((send(c, b"x", 0), errno()), (-1, libc::ECONNRESET));
     assert_eq!(rclose(c), 0);
     assert_eq!((rclose(c), errno()), (-1, libc::EBADF));
+}
+
+/// The accepted end is complete once it is used: the buffer of the other one is gone by then.
+#[test]
+fn what_was_sent_and_closed_before_the_first_receive_arrives() {
+    watchdog();
+    let (c, s) = pair();
+    assert_eq!((send(c, b"x", 0), rclose(c)), (1, 0));
+    let mut buf = [0; 8];
+    assert_eq!((recv(s, &mut buf, 0), buf[0]), (1, b'x'));
+    assert_eq!(recv(s, &mut buf, 0), 0, "the end");
+    assert_eq!((send(s, b"x", 0), errno()), (-1, libc::ECONNRESET));
+    assert_eq!(rclose(s), 0);
+}
+
+/// Waits for the accepted end of a connection while another thread takes the last step to it: the peer's
+/// introduction, which wakes whoever finds it.
+fn waits_beside_who_opens(wait: impl Fn(c_int, c_int) -> c_int + Sync) {
+    // Long, as its end is a look, too.
+    const LIMIT: Duration = Duration::from_secs(20);
+    let (l, port) = listener();
+    for round in 0..20 {
+        let c = stream();
+        assert_eq!(rfcntl(c, libc::F_SETFL, libc::O_NONBLOCK.into()), 0);
+        assert_eq!((connect(c, port), errno()), (-1, libc::EINPROGRESS));
+        let s = accept(l);
+        let is_over = AtomicBool::new(false);
+        let seen = std::thread::scope(|scope| {
+            let waits = scope.spawn(|| {
+                let start = Instant::now();
+                (wait(s, LIMIT.as_millis() as c_int), start.elapsed() < LIMIT)
+            });
+            std::thread::sleep(Duration::from_millis(5));
+            scope.spawn(|| {
+                while !is_over.load(Relaxed) {
+                    let mut one = libc::pollfd { fd: s, events: 0, revents: 0 };
+                    // SAFETY: one entry.
+                    unsafe { rpoll(&mut one, 1, 0) };
+                }
+            });
+            let mut one = libc::pollfd { fd: c, events: libc::POLLOUT, revents: 0 };
+            // SAFETY: one entry.
+            assert_eq!(unsafe { rpoll(&mut one, 1, -1) }, 1);
+            assert_eq!(send(c, b"x", 0), 1);
+            let seen = waits.join();
+            is_over.store(true, Relaxed);
+            seen.unwrap()
+        });
+        assert_eq!(seen, (1, true), "round {round}");
+        [c, s].into_iter().for_each(|fd| assert_eq!(rclose(fd), 0));
+    }
+    assert_eq!(rclose(l), 0);
+}
+
+#[test]
+fn who_waits_sees_what_another_thread_has_opened() {
+    watchdog();
+    waits_beside_who_opens(|s, limit| {
+        let mut one = libc::pollfd { fd: s, events: libc::POLLIN, revents: 0 };
+        // SAFETY: one entry.
+        unsafe { rpoll(&mut one, 1, limit) }
+    });
+    waits_beside_who_opens(|s, limit| {
+        let set = repoll_create(0);
+        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
+        // SAFETY: an event.
+        assert_eq!(unsafe { repoll_ctl(set, libc::EPOLL_CTL_ADD, s, &mut event) }, 0);
+        // SAFETY: room for one.
+        let seen = unsafe { repoll_wait(set, &mut event, 1, limit) };
+        assert_eq!(rclose(set), 0);
+        seen
+    });
 }
 
 #[test]
@@ -281,7 +354,7 @@ fn signals_interrupt_or_restart_as_asked_for() {
         // SAFETY: asks.
         let me = unsafe { libc::pthread_self() };
         let t = std::thread::spawn(move || {
-            std::thread::sleep(std::time::Duration::from_millis(50));
+            std::thread::sleep(Duration::from_millis(50));
             // Until the receive has returned, in front of which the first signal may come, or at least
             // restarted once.
             let goes_on = || match flags {
@@ -291,7 +364,7 @@ fn signals_interrupt_or_restart_as_asked_for() {
             while goes_on() {
                 // SAFETY: the thread waits for this one.
                 unsafe { libc::pthread_kill(me, libc::SIGUSR1) };
-                std::thread::sleep(std::time::Duration::from_millis(20));
+                std::thread::sleep(Duration::from_millis(20));
             }
             if flags != 0 {
                 assert_eq!(send(s, b"x", 0), 1);
@@ -308,4 +381,92 @@ fn signals_interrupt_or_restart_as_asked_for() {
         t.join().unwrap();
     }
     [c, s].into_iter().for_each(|fd| assert_eq!(rclose(fd), 0));
+}
+
+/// An empty set, or one with SIGUSR1.
+fn signals(has_one: bool) -> libc::sigset_t {
+    // SAFETY: zero is an empty set.
+    let mut set: libc::sigset_t = unsafe { core::mem::zeroed() };
+    if has_one {
+        // SAFETY: a set.
+        assert_eq!(unsafe { libc::sigaddset(&mut set, libc::SIGUSR1) }, 0);
+    }
+    set
+}
+
+/// As of `ppoll`, `pselect` and `epoll_pwait`: one that came before the call ends it, if nothing is ready.
+#[test]
+fn a_signal_that_waits_for_the_mask_ends_a_wait() {
+    watchdog();
+    on_signal(0);
+    let (l, _) = listener();
+    let (c, s) = pair();
+    assert_eq!((send(c, b"1", 0), recv(s, &mut [0; 1], 0)), (1, 1));
+    let (none, usr1) = (signals(false), signals(true));
+    // SAFETY: a set.
+    let blocked = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &usr1, core::ptr::null_mut()) };
+    assert_eq!(blocked, 0);
+    let poll = |fd: c_int, limit: c_int| {
+        let mut one = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        // SAFETY: one entry, and a mask.
+        unsafe { rpoll_under(&none, &mut one, 1, limit) }
+    };
+    let select = |fd: c_int, limit: c_int| {
+        // SAFETY: zero is an empty set.
+        let mut read: libc::fd_set = unsafe { core::mem::zeroed() };
+        let millis = i64::from(limit);
+        let mut time = libc::timeval { tv_sec: millis / 1000, tv_usec: millis % 1000 * 1000 };
+        let null = core::ptr::null_mut();
+        // SAFETY: a set with room for the number.
+        unsafe { libc::FD_SET(fd, &mut read) };
+        // SAFETY: a set, a time and a mask.
+        unsafe { rselect_under(&none, fd + 1, [&mut read, null, null], &mut time) }
+    };
+    let wait = |fd: c_int, limit: c_int| {
+        let set = repoll_create(0);
+        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
+        // SAFETY: an event.
+        assert_eq!(unsafe { repoll_ctl(set, libc::EPOLL_CTL_ADD, fd, &mut event) }, 0);
+        // SAFETY: room for one, and a mask.
+        let seen = unsafe { repoll_wait_under(&none, set, &mut event, 1, limit) };
+        let error = errno();
+        assert_eq!(rclose(set), 0);
+        // SAFETY: it has no obligation.
+        let place = unsafe { libc::__errno_location() };
+        // SAFETY: the thread's own.
+        unsafe { *place = error };
+        seen
+    };
+    let calls: [&dyn Fn(c_int, c_int) -> c_int; 3] = [&poll, &select, &wait];
+    // The kernel's `epoll_pwait` that does not wait does not look for signals.
+    for (call, looks_at_once) in calls.into_iter().zip([true, true, false]) {
+        for fd in [l, s] {
+            let raise = || {
+                // SAFETY: to this thread.
+                assert_eq!(unsafe { libc::raise(libc::SIGUSR1) }, 0);
+            };
+            raise();
+            assert_eq!((call(fd, 20_000), errno()), (-1, libc::EINTR));
+            assert_eq!(call(fd, 0), 0, "it was handled");
+            raise();
+            assert_eq!(call(fd, 0), if looks_at_once { -1 } else { 0 });
+            assert_eq!(call(fd, 50), if looks_at_once { 0 } else { -1 });
+        }
+        assert_eq!(send(c, b"1", 0), 1);
+        // SAFETY: to this thread.
+        assert_eq!(unsafe { libc::raise(libc::SIGUSR1) }, 0);
+        assert_eq!(call(s, 20_000), 1, "what is ready comes first");
+        assert_eq!(recv(s, &mut [0; 1], 0), 1);
+        assert_eq!((call(s, 20_000), errno()), (-1, libc::EINTR), "and the signal waits");
+    }
+    // SAFETY: asks.
+    let me = unsafe { libc::pthread_self() };
+    let sends = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(50));
+        // SAFETY: the thread waits for this one.
+        unsafe { libc::pthread_kill(me, libc::SIGUSR1) };
+    });
+    assert_eq!((poll(s, 20_000), errno()), (-1, libc::EINTR), "asleep");
+    sends.join().unwrap();
+    [c, s, l].into_iter().for_each(|fd| assert_eq!(rclose(fd), 0));
 }

@@ -209,7 +209,7 @@ fn two_hundred_kills_in_mid_transfer() {
         std::thread::scope(|scope| {
             scope.spawn(|| send_for_ever(s));
             scope.spawn(|| {
-                std::thread::sleep(std::time::Duration::from_micros(round * 37 % 5000));
+                std::thread::sleep(Duration::from_micros(round * 37 % 5000));
                 victim.kill().unwrap();
                 victim.wait().unwrap();
             });
