@@ -1,8 +1,9 @@
-"""Connections of this process with itself, by rules that netfilter has: behind_rules.py redirected|dropped.
+"""Connections of this process with itself, by rules that netfilter has: behind_rules.py redirected|dropped [shared].
 
 redirected: one to port 80, which is redirected to 8080, and one to 8080, from one port. dropped: some packets
-to port 7000 cannot be sent. Each must talk to its own server."""
+to port 7000 cannot be sent. Each must talk to its own server. shared: one that no rule is for must leave TCP."""
 import socket
+import struct
 import sys
 import threading
 
@@ -71,5 +72,18 @@ def dropped():
         conn.close()
 
 
+def shared():
+    serve(listener(7001), lambda name, request: request)
+    conn = dial(7001)
+    for _ in range(1000):
+        conn.sendall(bytes(16))
+        assert exactly(conn, 16) == bytes(16)
+    # tcpi_bytes_sent
+    sent = struct.unpack_from("Q", conn.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256), 200)[0]
+    assert sent < 8000, f"{sent} of 16000 bytes went over TCP"
+
+
 {"redirected": redirected, "dropped": dropped}[sys.argv[1]]()
+if "shared" in sys.argv:
+    shared()
 print("all right")

@@ -153,8 +153,8 @@ fn problems_have_lines() {
             "line 2: [engine]: key 'hz': inf is not a number of breaths per second, 1 or more",
         ),
         (
-            "[apps.x]\nkind = \"RateLimiter\"\nrate = 8e6\nburst = 1983\n",
-            "line 4: app 'x' (RateLimiter): key 'burst': 1983 is too little: a packet has up to 1984 bytes",
+            "[apps.x]\nkind = \"RateLimiter\"\nrate = 8e6\nburst = 1513\n",
+            "line 4: app 'x' (RateLimiter): key 'burst': 1513 is too little: a usual frame of Ethernet has 1514 bytes, and would never pass",
         ),
         ("\n[app.x]\nkind = \"Sink\"\n", "line 2: unknown key 'app'; did you mean 'apps'?"),
         (

@@ -277,9 +277,11 @@ fn whoever_sends_packets_hands_a_socket_that_lingers() {
         bind(&peer, &SocketAddrUnix::new(&their_path).unwrap()).unwrap();
         breathe(&mut app, 1_000_000_000);
         connect(&peer, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        let mut other_ends = Vec::new();
         // Before it is met, while it is, and what is not read before the end.
         for turn in 2..=4 {
-            let (file, _other_end) = lingering();
+            let (file, other_end) = lingering();
+            other_ends.push(other_end);
             let sent = try_to_hand(&peer, &[0, 0, 0, 1, 7], file);
             assert!(matches!(sent, Ok(()) | Err(Errno::PERM)), "{mode:?}: {sent:?}");
             if turn < 4 {

@@ -328,8 +328,8 @@ impl Segment {
         self.fd = None;
     }
 
-    /// Gives the memory back, but leaves its addresses valid: zeros of this process alone take
-    /// their place, so that a thread which is late finds an empty ring and no fault.
+    /// Gives the memory back, but leaves its addresses valid: zeros of this process (and the children that
+    /// it forks) take their place, so that a thread which is late finds an empty ring and no fault.
     pub fn retire(self) -> Retired {
         let mut this = core::mem::ManuallyDrop::new(self);
         let (base, len) = (this.base.wrapping_sub(this.front), this.len + this.front);

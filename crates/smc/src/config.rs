@@ -149,15 +149,21 @@ impl Config {
     /// Size of the next receive buffer in a process that has `live` of them. A few large ones carry
     /// streams as far as TCP does while the reader waits for a processor (its windows grow to some
     /// MiB); rings of many connections, each gone round in turn, are to stay in the caches
-    /// together.
+    /// together. Where memory is limited none is larger than a 64th of that, so that the first ones do
+    /// not keep all others on TCP.
     pub fn buffer_size(&self, live: u32) -> u32 {
-        match (self.dmb_size.load(Relaxed), live) {
-            (0, 0..4) => 4 << 20,
-            (0, 4..16) => 1 << 20,
-            (0, 16..128) => 256 << 10,
-            (0, 128..) => 64 << 10,
-            (given, _) => given,
+        let given = self.dmb_size.load(Relaxed);
+        if given != 0 {
+            return given;
         }
+        let usual = match live {
+            0..4 => 4u32 << 20,
+            4..16 => 1 << 20,
+            16..128 => 256 << 10,
+            128.. => 64 << 10,
+        };
+        let most = u32::try_from(self.max_bytes() / 64).unwrap_or(u32::MAX).max(64 << 10);
+        usual.min(1 << most.ilog2())
     }
 
     /// How many receive buffers of `len` bytes this process may have.
@@ -258,5 +264,11 @@ mod tests {
         CONFIG.dmb_size.store(128 << 10, Relaxed);
         assert_eq!([0, 5000].map(size), [128 << 10; 2]);
         CONFIG.dmb_size.store(0, Relaxed);
+        // A limit, of a small container for example, is shared by 64 of them at least.
+        let small = Config::new();
+        for (limit, first) in [(16u64 << 20, 256 << 10), (65 << 20, 1 << 20), (1 << 20, 64 << 10)] {
+            small.max_memory.store(limit, Relaxed);
+            assert_eq!([0, 128].map(|live| small.buffer_size(live)), [first, 64 << 10]);
+        }
     }
 }

@@ -1,6 +1,8 @@
 //! Sockets come into being, connect, shut down.
 #![allow(unsafe_code)]
 
+use core::sync::atomic::Ordering::Relaxed;
+
 use libc::{sockaddr, socklen_t};
 use smc::inet::Addr;
 use smc::{meet, reason, sys};
@@ -107,14 +109,19 @@ pub fn shutdown(fd: i32, how: i32, plain: impl FnOnce() -> isize) -> isize {
         return plain();
     }
     let Some(port) = fds::existing(fd) else {
+        // One that is upgraded later must know that its receives are shut: the kernel's word for this end
+        // of its own would pass for the peer's death. Behind the others there is no upgrade.
+        let made = if how == libc::SHUT_RD { fds::port(fd) } else { None };
+        let generation = made.map(|port| port.conn.identity.gen_.load(Relaxed));
         let r = plain();
-        // One that is upgraded later must know of it: the kernel's word for this end of its own would
-        // pass for the peer's death. The other directions are shut before there is an upgrade.
-        if r == 0
-            && how == libc::SHUT_RD
-            && let Some(port) = fds::port(fd)
+        if let Some(Port { conn, .. }) = made
+            && r == 0
+            // Whom the call has woken may have closed the number, and a socket that is not connected
+            // forgets it.
+            && generation == Some(conn.identity.gen_.load(Relaxed))
+            && smc::inet::TcpInfo::of(fd).is_some_and(|info| info.established())
         {
-            port.conn.shutdown(fd, how);
+            conn.shutdown(fd, how);
         }
         return r;
     };

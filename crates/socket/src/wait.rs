@@ -256,6 +256,9 @@ pub fn for_more(stay: &mut Stay, there: impl Fn() -> bool) -> bool {
     let (fd, limit) = (stay.fd(), stay.limit(libc::SO_RCVTIMEO));
     stay.sleeps(READS);
     let r = sleep_for_more(stay, fd, limit, there);
+    if stay.is_gone() {
+        return false;
+    }
     stay.sleeps(0);
     r
 }
@@ -382,7 +385,7 @@ fn sleep_for_data(stay: &mut Stay, fd: i32) -> Result<Option<Got>, i32> {
         return nap_unarmed(stay);
     }
     if conn.clear_stale(fd, seen, true, false) {
-        // The byte belongs to a writer that is waking up: let it.
+        // There is something by now, or the byte belongs to a writer that is waking up: let it.
         stay.held += 1;
         if stay.held > YIELDS {
             return nap_unarmed(stay);
@@ -549,6 +552,9 @@ fn sleep_for_space(stay: &Stay, mut fd: i32, begun: bool, limit: Option<u64>) ->
             return Ok(());
         }
         let held = conn.clear_stale(fd, seen, false, true);
+        if held && conn.ready(fd) & OUT != 0 {
+            return Ok(());
+        }
         let now = now();
         if limit.is_some_and(|l| now >= l) {
             return Err(libc::EAGAIN);

@@ -341,9 +341,11 @@ impl Nat {
         }
         if ends {
             *ended = [true, ended[OUTSIDE] || packet.flags & RST != 0];
-        } else if packet.flags & SYN != 0 || carries {
-            // Behind an end it is another connection.
+        } else if packet.flags & SYN != 0 {
             *ended = [false; 2];
+        } else if carries {
+            // Behind an end it is another connection; the other end of this one may have ended before.
+            ended[INSIDE] = false;
         }
         let begins = packet.flags & (SYN | ACK) == SYN && age == BRIEF_TCP;
         let age = match packet.protocol {
@@ -648,6 +650,13 @@ mod tests {
         assert!(lives(ended(), 200) && !lives(ended(), 300));
         let mut nat = established();
         tcp_out(&mut nat, THERE, RST, b"");
+        assert!(!lives(nat, 300));
+        // What ends first may be told more: of TLS, that it is over here as well.
+        let mut nat = established();
+        tcp_in(&mut nat, THERE, FIN | ACK);
+        tcp_out(&mut nat, THERE, ACK, b"over");
+        tcp_out(&mut nat, THERE, FIN | ACK, b"");
+        tcp_in(&mut nat, THERE, ACK);
         assert!(!lives(nat, 300));
         // The same port talks to others, too.
         let mut nat = ended();

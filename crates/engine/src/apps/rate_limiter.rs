@@ -4,7 +4,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::app::{App, AppError, Context, Io, Kind, Ports, Reconfigured};
 use crate::apps::basic::{Each, each};
-use crate::arena::MAX_LENGTH;
 use crate::args::ArgError;
 use crate::packet::Packet;
 use crate::registry::Registry;
@@ -31,6 +30,9 @@ pub struct RateLimiterArgs {
     #[serde(default = "burst")]
     pub burst: u64,
 }
+
+/// A frame of Ethernet with the usual 1500 bytes.
+const USUAL_FRAME: u64 = 1514;
 
 fn burst() -> u64 {
     1 << 17
@@ -79,10 +81,13 @@ impl Kind for RateLimiter {
         if !args.rate.is_finite() || args.rate <= 0.0 {
             return Err(ArgError::wrong("rate", "is a number of bits per second, more than 0"));
         }
-        if args.burst < MAX_LENGTH as u64 {
+        if args.burst < USUAL_FRAME {
             return Err(ArgError::wrong(
                 "burst",
-                format!("{} is too little: a packet has up to {MAX_LENGTH} bytes", args.burst),
+                format!(
+                    "{} is too little: a usual frame of Ethernet has {USUAL_FRAME} bytes, and would never pass",
+                    args.burst
+                ),
             ));
         }
         Ok(())

@@ -124,8 +124,11 @@ pub unsafe extern "C" fn pselect(
         return unsafe { next::pselect(count, read, write, except, timeout, mask) };
     }
     // SAFETY: as above.
-    let mut time = unsafe { timeout.as_ref() }
-        .map(|t| timeval { tv_sec: t.tv_sec, tv_usec: (t.tv_nsec + 999) / 1000 });
+    let mut time = unsafe { timeout.as_ref() }.map(|t| match t.tv_nsec {
+        // It would be a million, which is refused.
+        999_999_001..=999_999_999 => timeval { tv_sec: t.tv_sec.saturating_add(1), tv_usec: 0 },
+        nsec => timeval { tv_sec: t.tv_sec, tv_usec: nsec.saturating_add(999) / 1000 },
+    });
     let time = time.as_mut().map_or(null_mut(), |time| &raw mut *time);
     // SAFETY: as above.
     unsafe { capi::rselect_under(mask, count, [read, write, except], time) }

@@ -153,12 +153,15 @@ impl<E: Endpoint> Stream<E> {
             }
         }
         self.cq.found.store(found, Ordering::Relaxed);
+        let received = inner.received - before;
         if self.cq.iomaps.load(Ordering::Relaxed) != iomaps {
             // Nobody reads them, and who sleeps behind this look would leave the peer without credits.
             self.grant();
         }
+        // SAFETY: as above; `grant` has taken it since, and the reference from before is not used again.
+        let inner = unsafe { self.cq.inner.get() };
         let much = TIMED.min(self.config.usual_half.into());
-        if inner.received - before >= much && self.config.usual_half < self.config.half() {
+        if received >= much && self.config.usual_half < self.config.half() {
             self.note_lateness(inner);
         }
         idle = idle.wrapping_add(1);

@@ -41,18 +41,15 @@ impl Conn {
         if begin_send_switch(&self.phase, &self.tx.kernel) {
             self.prompt(fd);
             match TcpInfo::of(fd) {
-                Some(info) if suits(&info) => match crate::inet::counted(fd) {
-                    Some(Ok(_)) => {
-                        ok = each!(self.reach(), reach => reach.switch(info.sent()));
-                        if ok {
-                            self.phase.turn_sends(|_| Sends::Ring);
-                        }
+                Some(info) if !suits(&info) => {}
+                // The peer would wait for payload that was never sent, and take doorbells for it.
+                Some(_) if crate::inet::is_miscounted(fd) => self.keep_sends(fd),
+                Some(info) => {
+                    ok = each!(self.reach(), reach => reach.switch(info.sent()));
+                    if ok {
+                        self.phase.turn_sends(|_| Sends::Ring);
                     }
-                    // The peer would wait for payload that was never sent, and take doorbells for it.
-                    Some(Err(_)) => self.keep_sends(fd),
-                    None => {}
-                },
-                Some(_) => {}
+                }
                 // A sandbox was entered since the upgrade, and every further try would cost as much
                 // as this one.
                 None => self.keep_sends(fd),

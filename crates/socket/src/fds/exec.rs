@@ -28,8 +28,12 @@ pub fn before_exec() {
     end_streams(cloexec);
     each(|fd, k| {
         let Kind::Conn(i) = k else { return };
-        if is_given_up(fd, i) {
+        // The next program has nothing of it that we count: the kernel closes it, or it has gone back to
+        // TCP and the program may keep it for as long as it likes. Counted, it would never end in the
+        // process that this one was forked from.
+        if cloexec(fd) || conn(i).is_exposed() {
             conn(i).identity.refs.fetch_sub(1, AcqRel);
+            local(i).given_up.fetch_add(1, Relaxed);
         } else {
             smc::meet::identify(conn(i), fd);
             conn(i).identity.heir.store(PID.load(Relaxed), Relaxed);
@@ -55,20 +59,16 @@ pub fn undo_exec() {
         return;
     }
     ledger::undo_exec();
-    each(|fd, k| {
-        let Kind::Conn(i) = k else { return };
-        if is_given_up(fd, i) {
-            conn(i).identity.refs.fetch_add(1, AcqRel);
+    each(|_, k| {
+        // What was taken off, whatever another thread has done to the connection since.
+        if let Kind::Conn(i) = k
+            && local(i).given_up.load(Relaxed) != 0
+        {
+            let n = local(i).given_up.swap(0, Relaxed);
+            conn(i).identity.refs.fetch_add(n, AcqRel);
         }
     });
     table::undo_exec();
-}
-
-/// Whether the next program has nothing of it that we count: the kernel closes it, or it has gone back to
-/// TCP and the program may keep it for as long as it likes. Counted, it would never end in the process
-/// that this one was forked from.
-fn is_given_up(fd: i32, index: u32) -> bool {
-    cloexec(fd) || conn(index).is_exposed()
 }
 
 fn cloexec(fd: i32) -> bool {

@@ -7,14 +7,18 @@ fn half_an_end<K: Kind>(asked: u32, is_read: bool) -> [Vec<u32>; 3] {
     let (mut here, mut there) = pair::<K>();
     let set = K::create();
     K::control(set, libc::EPOLL_CTL_ADD, here.as_raw_fd(), asked).unwrap();
-    let shows = || -> Vec<u32> { K::wait(set, 8, SOON).into_iter().map(|(_, e)| e).collect() };
+    let shows =
+        |limit| -> Vec<u32> { K::wait(set, 8, limit).into_iter().map(|(_, e)| e).collect() };
+    // What comes for sure may come late.
+    let late = Duration::from_secs(20);
     there.write_all(b"a").unwrap();
-    let data = shows();
+    let data = shows(late);
     if is_read {
         here.read_exact(&mut [0; 1]).unwrap();
     }
     K::end(&there);
-    let seen = [data, shows(), shows()];
+    let end = shows(late);
+    let seen = [data, end, shows(if asked & EDGE == 0 { late } else { SOON })];
     K::close(set);
     seen
 }
