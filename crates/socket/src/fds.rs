@@ -173,8 +173,6 @@ pub struct Local {
     /// those were.
     counted_for: AtomicU32,
     counted: AtomicU32,
-    /// Descriptors of it that an exec which is under way has taken off the count.
-    given_up: AtomicU32,
     /// Forks before it: no child of these has it.
     born: AtomicU32,
     /// The inode of its socket, if it was passed over a Unix socket by this process or to it.

@@ -1,7 +1,8 @@
 //! Connections that another program gets, or must not get: exec, spawn, exit.
 
-use core::sync::atomic::Ordering::*;
+use core::sync::atomic::{AtomicPtr, Ordering::*};
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use smc::{reason, sys, table};
@@ -24,7 +25,7 @@ pub fn before_exec() {
         give_counters(t, false);
     }
     ledger::before_exec();
-    let mut kept = Vec::new();
+    let (mut kept, mut given_up) = (Vec::new(), take_given_up());
     end_streams(cloexec);
     each(|fd, k| {
         let Kind::Conn(i) = k else { return };
@@ -33,13 +34,16 @@ pub fn before_exec() {
         // process that this one was forked from.
         if cloexec(fd) || conn(i).is_exposed() {
             conn(i).identity.refs.fetch_sub(1, AcqRel);
-            local(i).given_up.fetch_add(1, Relaxed);
+            given_up.push(i);
         } else {
             smc::meet::identify(conn(i), fd);
             conn(i).identity.heir.store(PID.load(Relaxed), Relaxed);
             kept.push(i);
         }
     });
+    if !given_up.is_empty() {
+        GIVEN_UP.store(Box::into_raw(Box::new(given_up)), Release);
+    }
     if kept.is_empty() {
         // Whoever has no table is to make none here: a filter that the program has put in front of
         // itself may end it for that.
@@ -53,21 +57,28 @@ pub fn before_exec() {
     }
 }
 
+/// The connections that an exec which is under way has taken a descriptor off the count of; null: none.
+static GIVEN_UP: AtomicPtr<Vec<u32>> = AtomicPtr::new(core::ptr::null_mut());
+
+fn take_given_up() -> Vec<u32> {
+    let list = GIVEN_UP.swap(core::ptr::null_mut(), AcqRel);
+    if list.is_null() {
+        return Vec::new();
+    }
+    // SAFETY: a box's, which whoever takes it off has alone.
+    *unsafe { Box::from_raw(list) }
+}
+
 /// exec failed.
 pub fn undo_exec() {
     if !owner() {
         return;
     }
     ledger::undo_exec();
-    each(|_, k| {
-        // What was taken off, whatever another thread has done to the connection since.
-        if let Kind::Conn(i) = k
-            && local(i).given_up.load(Relaxed) != 0
-        {
-            let n = local(i).given_up.swap(0, Relaxed);
-            conn(i).identity.refs.fetch_add(n, AcqRel);
-        }
-    });
+    // What was taken off, whatever another thread has done to the connections since.
+    for index in take_given_up() {
+        conn(index).identity.refs.fetch_add(1, AcqRel);
+    }
     table::undo_exec();
 }
 

@@ -44,7 +44,6 @@ pub(super) fn create(fd: i32) -> Option<Port> {
     l.regs.store(0, Relaxed);
     l.fd.store(fd as u32, Relaxed);
     l.upgraded.store(0, Relaxed);
-    l.given_up.store(0, Relaxed);
     l.removals.store(0, Relaxed);
     l.kept.store(0, Relaxed);
     match word(fd)?.compare_exchange(TAG_TCP, TAG_CONN | u64::from(index), AcqRel, Acquire) {
