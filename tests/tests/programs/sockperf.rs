@@ -120,12 +120,17 @@ fn sockperf_throughput() {
     );
 }
 
+/// On arm64 it does not keep a rate that it is told, on plain TCP either (3.7, in a guest: it sent more than
+/// four times 1000 and 5000 a second in three seconds and ended by its limit). So it gets one there that
+/// nothing reaches.
+const RATE: &str = if cfg!(target_arch = "aarch64") { "1000000" } else { "20000" };
+
 #[test]
 fn sockperf_under_load() {
     sockperf(
         "sockperf-ul",
         Ports::High,
-        &["ul", "-t", "3", "--mps", "20000", "-m", "100"],
+        &["ul", "-t", "3", "--mps", RATE, "-m", "100"],
         &[],
         "ReceivedMessages=",
     );
