@@ -244,7 +244,8 @@ pub fn passes(inode: u32) -> u32 {
 pub fn takes_back(number: u32, inode: u32) {
     let Some(at) = (number as usize).checked_sub(1) else { return };
     for note in children().map(|l| &l.notes[at]) {
-        let _ = note.compare_exchange(inode.into(), 0, AcqRel, Relaxed);
+        // A child that has taken it on already keeps it.
+        let _ = note.compare_exchange(inode.into(), 0, Relaxed, Relaxed);
     }
 }
 

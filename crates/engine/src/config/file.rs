@@ -328,8 +328,8 @@ impl ConfigFile {
 }
 
 impl Settings {
-    /// Values by which an engine would breathe, or let its apps tick, hardly ever: it would answer
-    /// nobody meanwhile, not even who wants to end it.
+    /// Values that are no rates. An engine that breathes less than once a second answers nobody in
+    /// between: with an `hz` of 0, for a quarter of an hour.
     fn problems(&self) -> Vec<ArgError> {
         let hz = self.hz.filter(|hz| !hz.is_finite() || *hz < 1.0);
         let tick = self.tick.filter(|tick| *tick == 0);

@@ -42,8 +42,11 @@ impl Conn {
             self.prompt(fd);
             match TcpInfo::of(fd) {
                 Some(info) if !suits(&info) => {}
-                // The peer would wait for payload that was never sent, and take doorbells for it.
-                Some(_) if crate::inet::is_miscounted(fd) => self.keep_sends(fd),
+                // The peer would wait for payload that was never sent, and take doorbells for it. In front
+                // of the first byte nothing can be counted wrong, and nobody pays for the look.
+                Some(info) if info.sent() > 0 && crate::inet::is_miscounted(fd) => {
+                    self.keep_sends(fd);
+                }
                 Some(info) => {
                     ok = each!(self.reach(), reach => reach.switch(info.sent()));
                     if ok {

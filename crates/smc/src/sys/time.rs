@@ -200,3 +200,16 @@ pub fn realtime() -> (u64, u32) {
     unsafe { libc::clock_gettime(libc::CLOCK_REALTIME, &raw mut ts) };
     (ts.tv_sec as u64, ts.tv_nsec as u32)
 }
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests {
+    use super::*;
+
+    /// Also where there is no such instruction: this ends by SIGILL there if it is executed.
+    #[test]
+    fn the_processor_is_told_where_it_can_be() {
+        let (cpu, ticks) = cpu_and_ticks();
+        assert!(cpu <= 0x1000 && ticks > 0);
+        assert!(cpu != 0 || !has_rdtscp());
+    }
+}

@@ -42,6 +42,7 @@ pub fn before_exec() {
         }
     });
     if !given_up.is_empty() {
+        // SYNC: given_up. Behind what is in the list; pairs with `take_given_up`.
         GIVEN_UP.store(Box::into_raw(Box::new(given_up)), Release);
     }
     if kept.is_empty() {
@@ -61,11 +62,12 @@ pub fn before_exec() {
 static GIVEN_UP: AtomicPtr<Vec<u32>> = AtomicPtr::new(core::ptr::null_mut());
 
 fn take_given_up() -> Vec<u32> {
-    let list = GIVEN_UP.swap(core::ptr::null_mut(), AcqRel);
+    // SYNC: given_up. In front of a look into the list, which whoever takes it off has alone.
+    let list = GIVEN_UP.swap(core::ptr::null_mut(), Acquire);
     if list.is_null() {
         return Vec::new();
     }
-    // SAFETY: a box's, which whoever takes it off has alone.
+    // SAFETY: from a box, and taken off by this thread alone.
     *unsafe { Box::from_raw(list) }
 }
 
