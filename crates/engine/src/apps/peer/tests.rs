@@ -83,8 +83,12 @@ fn descriptors_that_nobody_takes_are_closed_elsewhere() {
     let (third, unread) = pair(SocketType::SEQPACKET);
     hand(&third, b"unread", &[socket.as_fd()]);
     drop((socket, first, second, third));
+    // Whose close of the socket is the last one, lingers: let it be the unread one's.
+    let early = peer.leaving().clone();
+    drop((peer, unasked));
+    wait_until_closed(&early);
     let leaving = unread.leaving().clone();
-    drop((peer, unasked, unread));
+    drop(unread);
     assert!(leaving.count() == 1 && leaving.is_room());
     drop(other_end);
     wait_until_closed(&leaving);
