@@ -63,7 +63,7 @@ public class Echo {
         reader.start();
         Thread.sleep(100);
         c.close();
-        reader.join(10000);
+        reader.join(60000);
         if (reader.isAlive() || !thrown[0]) throw new IllegalStateException("the blocked read did not end");
     }
 

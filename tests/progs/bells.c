@@ -169,9 +169,13 @@ int main(int argc, char **argv)
     if (argc < 3)
         die("usage: bells serve|ask|drip|pour|slow|sip|late|deaf|gulp PORT ...");
     limit_life(900);
-    CPU_ZERO(&first);
-    CPU_SET(0, &first);
-    sched_setaffinity(0, sizeof first, &first);
+    MUST(sched_getaffinity(0, sizeof first, &first));
+    for (int cpu = CPU_SETSIZE - 1, more = CPU_COUNT(&first) - 1; more > 0; cpu--)
+        if (CPU_ISSET(cpu, &first)) {
+            CPU_CLR(cpu, &first);
+            more--;
+        }
+    MUST(sched_setaffinity(0, sizeof first, &first));
     const char *what = argv[1];
     int port = atoi(argv[2]), n = argc > 3 ? atoi(argv[argc - 1]) : 1;
     char buf[4096] = "";

@@ -215,7 +215,7 @@ int main(int argc, char **argv)
     struct sigaction action = { .sa_handler = on_signal, .sa_flags = SA_RESTART };
     if (handler)
         MUST(sigaction(SIGUSR1, &action, NULL));
-    limit_life(300);
+    limit_life(900);
     if (is_server) {
         listener = listen_on(port);
         set = MUST(epoll_create1(EPOLL_CLOEXEC));

@@ -43,7 +43,7 @@ int main(int argc, char **argv)
     if (argc != 5)
         die("usage: orphans server|client PORT WORKERS CONNS");
     int port = atoi(argv[2]), workers = atoi(argv[3]), conns = atoi(argv[4]);
-    limit_life(300);
+    limit_life(900);
     if (strcmp(argv[1], "client") == 0) {
         for (int w = 0; w < workers; w++) {
             static int fds[1024];

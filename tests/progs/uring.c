@@ -242,7 +242,7 @@ static int set_polled(int fd, void *at, unsigned n)
     submit(&ring);
     if (completed(&ring) != POLLIN)
         die("poll of a set");
-    if (epoll_wait(set, &e, 1, 5000) != 1 || e.data.fd != fd)
+    if (epoll_wait(set, &e, 1, 60000) != 1 || e.data.fd != fd)
         die("epoll_wait behind a poll");
     return read(fd, at, n);
 }
@@ -270,11 +270,11 @@ static int controlled(int fd, void *at, unsigned n)
     int first = in_set(EPOLL_CTL_ADD, fd, EPOLLIN), again = in_set(EPOLL_CTL_ADD, fd, EPOLLOUT);
     if (first != 0 || again != -EEXIST)
         die("added: %d, %d", first, again);
-    if (epoll_wait(set, &e, 1, 5000) != 1 || e.data.fd != fd || !(e.events & EPOLLIN))
+    if (epoll_wait(set, &e, 1, 60000) != 1 || e.data.fd != fd || !(e.events & EPOLLIN))
         die("no event");
     if ((first = in_set(EPOLL_CTL_MOD, fd, EPOLLOUT)) != 0)
         die("changed: %d", first);
-    if (epoll_wait(set, &e, 1, 5000) != 1 || e.events != EPOLLOUT)
+    if (epoll_wait(set, &e, 1, 60000) != 1 || e.events != EPOLLOUT)
         die("another event: %x", e.events);
     /* A plain call knows what the ring has done, and the other way round. */
     if (turn++ % 2)
@@ -326,7 +326,7 @@ static int linked(int fd, void *at, unsigned n)
     int first = completed(&ring), second = completed(&ring);
     if (first != 0 || second != 0)
         die("linked: %d, %d", first, second);
-    if (epoll_wait(set, &e, 1, 5000) != 1 || e.data.fd != fd)
+    if (epoll_wait(set, &e, 1, 60000) != 1 || e.data.fd != fd)
         die("no event");
     MUST(epoll_ctl(set, EPOLL_CTL_DEL, fd, NULL));
     return read(fd, at, n);

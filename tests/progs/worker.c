@@ -153,7 +153,7 @@ static int client(int port, int rounds)
 
 int main(int argc, char **argv)
 {
-    limit_life(300);
+    limit_life(900);
     signal(SIGPIPE, SIG_IGN);
     if (argc == 4 && strcmp(argv[1], "server") == 0)
         return server(atoi(argv[2]), atoi(argv[3]));

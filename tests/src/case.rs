@@ -4,6 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::env;
+use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -62,7 +63,29 @@ impl Case {
         self.started.set(number + 1);
         command.env("TMPDIR", &self.dir).env("XDG_RUNTIME_DIR", &self.dir);
         command.env("SHORTWIRE_RUN_DIR", self.dir.join("run"));
+        self.forget_the_user(command);
         Proc::start(&format!("{number}-{name}"), &self.dir, command)
+    }
+
+    /// What whoever runs the tests has settled for programs, and the test itself has not: a proxy would
+    /// be asked for 127.0.0.1, rules decide which connections are upgraded, and messages are read in
+    /// English.
+    fn forget_the_user(&self, command: &mut Command) {
+        let set: Vec<OsString> = command.get_envs().map(|(name, _)| name.to_owned()).collect();
+        let is_set = |name: &str| set.iter().any(|of_test| of_test == name);
+        let others = ["http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY"];
+        for name in others.into_iter().chain(["ALL_PROXY", "LC_ALL", "SHORTWIRE_CONFIG"]) {
+            if !is_set(name) {
+                command.env_remove(name);
+            }
+        }
+        if !is_set("LC_ALL") {
+            command.env("LC_ALL", "C.UTF-8");
+        }
+        if !is_set("HOME") && !is_set("XDG_CONFIG_HOME") {
+            command.env("XDG_CONFIG_HOME", self.dir.join("config"));
+            command.env("CURL_HOME", &self.dir);
+        }
     }
 
     /// Starts a server and waits until it listens.

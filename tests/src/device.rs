@@ -5,6 +5,7 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::probe::need_devices;
 use crate::{Case, Ports, Proc, Side, Skip, Watch, need, secs, stream};
 
 /// A program under Shortwire that offers these devices, or what it does unasked.
@@ -18,6 +19,7 @@ pub fn prefer(devices: &str, program: &Path) -> Command {
 
 /// iperf3 under the eyes of a watch, longer if it had no time to look; both ends offer devices.
 pub fn iperf3(c: &Case, [server, client]: [&str; 2], options: &[&str]) -> Result<Watch, Skip> {
+    [server, client].into_iter().try_for_each(need_devices)?;
     let (iperf3, port) = (need("iperf3")?, Ports::Low.free());
     let number = port.to_string();
     let watch = c.watch(&[port]);
@@ -35,6 +37,7 @@ pub fn iperf3(c: &Case, [server, client]: [&str; 2], options: &[&str]) -> Result
 
 /// Redis and its 50 clients.
 pub fn redis_benchmark(c: &Case, devices: &str) -> Result<Watch, Skip> {
+    need_devices(devices)?;
     let (redis, benchmark, port) =
         (need("redis-server")?, need("redis-benchmark")?, Ports::High.free());
     let number = port.to_string();
@@ -107,6 +110,7 @@ pub fn expect_fetched(client: &mut Proc, file: &Path) {
 
 /// nginx and curl, 1 GiB.
 pub fn curl(c: &Case, devices: &str) -> Result<Watch, Skip> {
+    need_devices(devices)?;
     let (curl, nginx, port) = (need("curl")?, need("nginx")?, Ports::Low.free());
     let (file, conf) = (gibibyte(c), nginx_conf(c, &format!("127.0.0.1:{port}")));
     let mut server =

@@ -17,6 +17,8 @@ pub mod device;
 pub mod guest;
 mod leak;
 mod net;
+pub mod probe;
+mod processor;
 pub mod recording;
 mod report;
 mod run;
@@ -30,9 +32,10 @@ pub use case::{Case, case};
 pub use deadline::{Deadline, patience};
 pub use leak::{family, mapped_memory, open_files, pipes, resident_memory, unix_sockets};
 pub use net::{Ports, bytes_received, bytes_sent, expect_silence};
+pub use processor::{OneProcessor, processors};
 pub use run::{Proc, Side};
 pub use skip::{Outcome, Skip, count as count_skip, skip};
-pub use ss::{Connection, Watch, connections};
+pub use ss::{Connection, Watch, connections, upgraded};
 pub use tool::{
     compile, compile_conformance, compile_conformance_for, compile_for, compile_pure_go, need,
     need_library, plain, prog, python, shared, shortwire,

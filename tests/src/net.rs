@@ -8,6 +8,7 @@ use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use crate::millis;
+use crate::probe::is_without_ipv6;
 
 /// Where a server's port lies decides which end of a connection has the lower address, and so which
 /// role each end takes in the rendezvous: clients get theirs from the kernel's ephemeral range.
@@ -32,8 +33,8 @@ fn free(first: u32, count: u32) -> u16 {
     for _ in 0..count {
         let at = NEXT.fetch_add(1, Relaxed).wrapping_add(std::process::id().wrapping_mul(97));
         let port = (first + at % count) as u16;
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() && TcpListener::bind(("::", port)).is_ok()
-        {
+        let any = TcpListener::bind(("::", port)).map_or_else(|e| is_without_ipv6(&e), |_| true);
+        if any && TcpListener::bind(("127.0.0.1", port)).is_ok() {
             return port;
         }
     }

@@ -91,6 +91,14 @@ pub fn connections(ports: &[u16]) -> Vec<Connection> {
     all.into_iter().filter(|c| c.concerns(ports) && !c.state.starts_with("LISTEN")).collect()
 }
 
+/// Connections that were upgraded at their client's end, in all programs together.
+pub fn upgraded() -> u64 {
+    let said = Command::new(shortwire()).args(["stats", "-a", "--json"]).output();
+    let said = said.expect("shortwire");
+    let all: Value = serde_json::from_slice(&said.stdout).expect("JSON");
+    all["SMCD"]["client"].as_u64().unwrap_or_else(|| panic!("no count of clients in {all:#}"))
+}
+
 pub(crate) fn text() -> String {
     ask(&[]).map_or_else(|e| e, |text| String::from_utf8_lossy(&text).into_owned())
 }

@@ -7,6 +7,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::time::SystemTime;
 
+use crate::probe::need_compiler;
 use crate::skip::{Skip, skip};
 
 /// Whether programs run without the library, to test the tests.
@@ -137,13 +138,14 @@ pub fn compile_for(name: &str, compiler: &str) -> Result<PathBuf, Skip> {
                 .env("GOFLAGS", "");
             return Ok(go);
         }
+        let options = text.lines().filter_map(|line| line.strip_prefix("// cc: "));
+        let options: Vec<_> = options.flat_map(str::split_whitespace).collect();
+        if compiler == "cc" && !options.is_empty() {
+            need_compiler(&options)?;
+        }
         let mut cc = Command::new(need(compiler)?);
         cc.args(["-O2", "-g", "-Wall", "-Wextra", "-pthread", "-o"]).arg(unfinished).arg(&source);
-        cc.args(
-            text.lines()
-                .filter_map(|line| line.strip_prefix("// cc: "))
-                .flat_map(str::split_whitespace),
-        );
+        cc.args(options);
         Ok(cc)
     })
 }

@@ -225,6 +225,9 @@ fn the_tuner_writes_what_the_command_reads_or_nothing() {
             &elsewhere.to_string_lossy(),
         ];
         let (status, _, said) = shortwire_with(c, &args);
+        if said.contains("cannot measure") {
+            return skip(said);
+        }
         assert!(matches!(status.code(), Some(0 | 3)), "{status}: {said}");
         assert!(!elsewhere.parent().expect("a parent").exists(), "--dry-run touches nothing");
         Ok(())

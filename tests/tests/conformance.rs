@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use system_tests::probe::need_devices;
 use system_tests::{
     Case, Outcome, Proc, Side, Skip, case, compile_conformance, count_skip, plain, secs, shared,
 };
@@ -235,6 +236,7 @@ fn conformance(name: &str, modes: &[Mode], proof: fn(&Run)) {
         let programs = programs()?;
         let expected = reference(c, &programs);
         for mode in modes {
+            need_devices(mode.devices)?;
             let found = run(c, &programs, mode);
             compare(&expected, &found, mode.name, |name| {
                 alone(c, &programs, [&ON_TCP, mode], name).is_some()

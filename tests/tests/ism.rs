@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use system_tests::device::{self, iperf3, prefer};
+use system_tests::probe::{need_copying, need_copying_without_rights};
 use system_tests::{Case, Deadline, Ports, Skip, case, compile, need, secs};
 
 fn over_ism(program: &Path) -> Command {
@@ -22,6 +23,7 @@ fn transfers() {
     ];
     for (driver, ops) in drivers {
         case(&format!("ism-transfer-{driver}"), |c| {
+            need_copying()?;
             let program = compile("transfer")?;
             for (i, op) in ops.iter().enumerate() {
                 let port = if i % 2 == 0 { Ports::Low } else { Ports::High }.free();
@@ -167,6 +169,7 @@ fn link_groups(pid: i32) -> Vec<String> {
 /// Runs both without the privilege to trace whatever they like; how the client ended, over which
 /// device, and what became of its link groups.
 fn echoed(c: &Case, mode: &str, devices: &str) -> Result<(String, Vec<String>, Vec<String>), Skip> {
+    need_copying_without_rights()?;
     let (python, setpriv, port) = (need("python3")?, need("setpriv")?, Ports::Low.free());
     let number = port.to_string();
     let limited = |args: &[&str]| {
@@ -287,6 +290,7 @@ sys.stdin.readline()
 #[test]
 fn every_connection_of_a_lost_peer_ends() {
     case("ism-lost", |c| {
+        need_copying_without_rights()?;
         let (python, setpriv, port) = (need("python3")?, need("setpriv")?, Ports::Low.free());
         let number = port.to_string();
         let limited = |script: &str| {
@@ -323,6 +327,7 @@ fn every_connection_of_a_lost_peer_ends() {
 #[test]
 fn transfers_with_integrity() {
     case("ism-integrity", |c| {
+        need_copying()?;
         let program = compile("transfer")?;
         for (driver, op) in
             [("lockstep", "write"), ("threads", "sendfile"), ("epoll", "send"), ("poll", "splice")]
@@ -417,6 +422,7 @@ fn damage(pid: i32, text: &[u8]) {
 #[test]
 fn a_damaged_stream_is_reset() {
     case("ism-damaged", |c| {
+        need_copying()?;
         let python = need("python3")?;
         for integrity in ["1", "0"] {
             let port = Ports::Low.free();

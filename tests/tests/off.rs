@@ -3,6 +3,7 @@
 
 use std::process::{Command, Output};
 
+use system_tests::probe::need_copying;
 use system_tests::{
     Case, Deadline, Ports, Proc, Side, case, compile, connections, millis, need, plain, python,
     secs, skip,
@@ -243,6 +244,7 @@ fn streams_in_full_flow_go_back_whole() {
         for driver in ["threads", "poll", "select", "epoll", "edge", "lockstep"] {
             streams_are_drained(c, driver, "loopback")?;
         }
+        need_copying()?;
         streams_are_drained(c, "epoll", "ism")
     });
 }

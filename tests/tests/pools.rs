@@ -1,20 +1,8 @@
 //! Connections that are opened anew for a few requests each: between processes that know each other
 //! they are upgraded from the second response on.
 
-use std::process::Command;
-
 use rustix::process::Signal;
-use system_tests::{Ports, Side, case, compile, plain, secs};
-
-/// Connections that were upgraded at their client's end, in all programs together.
-fn upgraded() -> u64 {
-    let said = Command::new(system_tests::shortwire())
-        .args(["stats", "-a", "--json"])
-        .output()
-        .expect("shortwire");
-    let all: serde_json::Value = serde_json::from_slice(&said.stdout).expect("JSON");
-    all["SMCD"]["client"].as_u64().unwrap_or_else(|| panic!("no count of clients in {all:#}"))
-}
+use system_tests::{Ports, Side, case, compile, plain, secs, upgraded};
 
 /// `conns` connections with so many requests each. At least `least` of them are to be upgraded, and
 /// at most `most`.

@@ -3,6 +3,7 @@
 
 use std::process::{Command, Output};
 
+use system_tests::probe::need_copying;
 use system_tests::{
     Case, Deadline, Outcome, Ports, Proc, Side, case, compile, connections, millis, need, plain,
     secs, skip,
@@ -146,6 +147,7 @@ fn removal(title: &str, test: impl FnOnce(&Case, u16, Proc, Proc) -> Outcome) {
         if plain() {
             return skip("without the library there are no devices");
         }
+        need_copying()?;
         let (python, port) = (need("python3")?, Ports::Low.free());
         let with = |script: &str| {
             let mut command = Side::Run.command(&python);
@@ -238,6 +240,7 @@ fn streams_end_too() {
             return skip("without the library there are no devices");
         }
         let program = compile("transfer")?;
+        need_copying()?;
         for device in ["ism", "loopback"] {
             let port = Ports::High.free();
             let command = |side: &str| {
@@ -287,6 +290,7 @@ fn streams_end_at_ends_that_never_wait() {
         if plain() {
             return skip("without the library there are no devices");
         }
+        need_copying()?;
         let python = need("python3")?;
         for (device, slow) in
             [("ism", "reader"), ("loopback", "reader"), ("ism", "writer"), ("loopback", "writer")]

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use system_tests::probe::need_copying;
 use system_tests::{Outcome, Side, case, compile, need, plain, secs, skip};
 
 /// Runs of each program with each setting: most of what they look for does not come every time.
@@ -198,16 +199,13 @@ fn settings_that_are_not_understood() {
         for off in ["PEER_POLICY=Off", "DISABLE=true", "DISABLE=yes", "MAX_MEMORY=1KB"] {
             assert_eq!(upgraded(off), (false, 0), "{off}");
         }
-        for on in [
-            "PEER_POLICY=Verified",
-            "DISABLE=no",
-            "MAX_MEMORY=64MB",
-            "PREFER=ism",
-            "PREFER=",
-            "MAX_MEMORY=",
-        ] {
+        for on in
+            ["PEER_POLICY=Verified", "DISABLE=no", "MAX_MEMORY=64MB", "PREFER=", "MAX_MEMORY="]
+        {
             assert_eq!(upgraded(on), (true, 0), "{on}");
         }
+        need_copying()?;
+        assert_eq!(upgraded("PREFER=ism"), (true, 0));
         Ok(()) as Outcome
     });
 }

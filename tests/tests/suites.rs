@@ -63,8 +63,14 @@ fn python_own_tests() {
         if plain() {
             return Ok(());
         }
-        let newly = run(c, interpreter, Mode::AtOnce).newly_failing(&without);
-        assert!(newly.is_empty(), "newly failing: {newly:?}");
+        let mut newly = run(c, interpreter, Mode::AtOnce).newly_failing(&without);
+        if !newly.is_empty() {
+            // Some have limits of a second of their own.
+            let without = run(c, interpreter, Mode::Plain);
+            let again = run(c, interpreter, Mode::AtOnce).newly_failing(&without);
+            newly.retain(|name| again.contains(name));
+        }
+        assert!(newly.is_empty(), "newly failing, twice: {newly:?}");
         Ok(())
     });
 }

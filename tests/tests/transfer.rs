@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use system_tests::probe::{need_devices, need_ipv6};
 use system_tests::stream::Random;
 use system_tests::{Case, Ports, Side, case, compile, millis, plain, secs};
 
@@ -160,6 +161,7 @@ fn half_closed_for_most_of_the_way() {
 #[test]
 fn ipv6_and_mapped_addresses() {
     case("ipv6", |c| {
+        need_ipv6()?;
         for family in ["6", "mapped"] {
             for ports in [Ports::Low, Ports::High] {
                 let env = vec![("SWT_FAMILY", family.to_string())];
@@ -245,6 +247,8 @@ fn a_storm_of_connections() {
     case("storm", |c| {
         let storm = compile("storm")?;
         for way in WAYS {
+            let device = way.iter().find(|(name, _)| *name == "SHORTWIRE_PREFER");
+            need_devices(device.map_or("", |(_, device)| device))?;
             let port = Ports::Low.free();
             let number = port.to_string();
             let command = |args: &[&str]| {

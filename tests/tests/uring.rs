@@ -2,12 +2,13 @@
 //! shared memory. `progs/uring.c` has the operations; both its ends check every byte.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use system_tests::probe::need_rings;
 use system_tests::{
-    Case, Connection, Deadline, Ports, Proc, Side, case, compile, connections, need, need_library,
-    plain, prog, secs, skip,
+    Case, Connection, Deadline, Ports, Proc, Side, case, compile, connections, count_skip, need,
+    need_library, plain, prog, secs, skip,
 };
 
 /// What becomes of the connection that a ring's operation names.
@@ -95,10 +96,8 @@ fn finish(mut peer: Proc, mut user: Proc) {
 
 fn operation(program: &Path, operation: &str, subject: Subject) {
     case(&format!("uring-{operation}"), |c| {
+        need_rings()?;
         let (mut peer, user, port, said) = run(c, program, operation, &[]);
-        if let Some(why) = said.lines().find_map(|line| line.strip_prefix("no ring: ")) {
-            return skip(format!("io_uring_setup: {why}"));
-        }
         let ports = ports(&said).unwrap_or_else(|| panic!("{said}\n{}", user.stderr()));
         if !plain() {
             let all = connections(&[port]);
@@ -126,9 +125,14 @@ fn operation(program: &Path, operation: &str, subject: Subject) {
     });
 }
 
+/// The program, or a skip that is counted.
+fn built(name: &str) -> Option<PathBuf> {
+    compile(name).map_err(|why| count_skip(name, &why)).ok()
+}
+
 #[test]
 fn what_a_ring_names_is_on_tcp_and_the_rest_in_memory() {
-    let Ok(program) = compile("uring") else { return };
+    let Some(program) = built("uring") else { return };
     for &(name, subject) in OPERATIONS {
         operation(&program, name, subject);
     }
@@ -138,9 +142,9 @@ fn what_a_ring_names_is_on_tcp_and_the_rest_in_memory() {
 #[test]
 fn rings_of_liburing_are_looked_at() {
     if let Err(why) = need_library("liburing.so.2") {
-        return system_tests::count_skip("liburing", &why);
+        return count_skip("liburing", &why);
     }
-    let Ok(program) = compile("uring_lib") else { return };
+    let Some(program) = built("uring_lib") else { return };
     for &(name, subject) in OPERATIONS {
         operation(&program, name, subject);
     }
@@ -149,7 +153,7 @@ fn rings_of_liburing_are_looked_at() {
 /// Each entry of the queue is looked at by one of them.
 #[test]
 fn two_threads_submit_to_one_ring() {
-    let Ok(program) = compile("uring") else { return };
+    let Some(program) = built("uring") else { return };
     for _ in 0..5 {
         operation(&program, "threads", Smcd);
     }
@@ -159,6 +163,7 @@ fn two_threads_submit_to_one_ring() {
 #[test]
 fn a_late_ring_takes_back_what_was_there() {
     case("uring-late", |c| {
+        need_rings()?;
         let (peer, user, port, said) = run(c, &compile("uring")?, "late-sendrecv", &[]);
         let ports = ports(&said).unwrap_or_else(|| panic!("{said}\n{}", user.stderr()));
         if !plain() {
@@ -176,6 +181,7 @@ fn a_late_ring_takes_back_what_was_there() {
 #[cfg(target_arch = "x86_64")]
 fn a_ring_that_was_set_up_unseen_keeps_all_on_tcp() {
     case("uring-unseen", |c| {
+        need_rings()?;
         let (peer, user, port, said) = run(c, &compile("uring")?, "late-unseen", &[]);
         assert!(ports(&said).is_some(), "{said}\n{}", user.stderr());
         if !plain() {
@@ -193,6 +199,7 @@ fn rings_that_nobody_could_look_at_are_refused() {
         if plain() {
             return skip("the kernel refuses none");
         }
+        need_rings()?;
         let (peer, user, _, said) = run(c, &compile("uring")?, "refusals", &[]);
         let lines: Vec<&str> = said.lines().take(4).collect();
         let refused = ["2", "4000", "c000"].map(|f| format!("refused {f} Operation not permitted"));
@@ -211,6 +218,7 @@ fn all_stays_tcp_or_there_is_no_ring_where_that_is_asked_for() {
         if plain() {
             return skip("there are no modes");
         }
+        need_rings()?;
         let program = compile("uring")?;
         let (peer, user, port, said) =
             run(c, &program, "control", &[("SHORTWIRE_IO_URING", "stay")]);

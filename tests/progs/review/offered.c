@@ -12,7 +12,7 @@ static struct sockaddr_in at;
 static int dial_at(int port)
 {
     int fd = MUST(socket(AF_INET, SOCK_STREAM, 0));
-    struct timeval patience = { 5, 0 };
+    struct timeval patience = { 30, 0 };
     at.sin_port = htons(port);
     MUST(connect(fd, (void *)&at, sizeof at));
     MUST(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience));

@@ -63,7 +63,7 @@ fn a_capture_is_read_by_wireshark_with_names_and_times() {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         let now = now.expect("a clock").as_secs_f64();
         match tshark(&path, &["frame.interface_name", "frame.time_epoch", "vlan.id"]) {
-            None => println!("skipped: what Wireshark says of a capture: no tshark"),
+            None => count_skip("what Wireshark says of a capture", &Skip("no tshark".into())),
             Some(text) => {
                 assert_eq!(text.lines().count(), 20, "{text}");
                 for line in text.lines() {

@@ -10,7 +10,9 @@ use std::time::Instant;
 
 use rustix::process::Signal;
 use serde_json::Value;
-use system_tests::{Case, Deadline, Proc, case, millis, recording, secs, shortwire};
+use system_tests::{
+    Case, Deadline, Proc, Skip, case, count_skip, millis, recording, secs, shortwire,
+};
 
 mod blaster;
 mod look;

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use system_tests::OneProcessor;
 
 use super::wire::{End, Namespace};
 use super::*;
@@ -36,27 +36,6 @@ const STEPS: [(&str, &str); 5] = [
 
 fn network((links, apps): (&str, &str)) -> String {
     format!("links = [\"a.tx -> b.rx\", \"b.tx -> a.rx\"{links}]\n{STEADY}{apps}")
-}
-
-/// Until it is dropped, what this thread does and starts runs on one processor: the kernel keeps the order of
-/// what is sent into a cable only for each processor that sends.
-struct OneProcessor(CpuSet);
-
-impl OneProcessor {
-    fn new() -> OneProcessor {
-        let all = sched_getaffinity(None).expect("processors");
-        let last = (0..CpuSet::MAX_CPU).rev().find(|cpu| all.is_set(*cpu)).expect("a processor");
-        let mut one = CpuSet::new();
-        one.set(last);
-        sched_setaffinity(None, &one).expect("one processor");
-        OneProcessor(all)
-    }
-}
-
-impl Drop for OneProcessor {
-    fn drop(&mut self) {
-        let _ = sched_setaffinity(None, &self.0);
-    }
 }
 
 fn top(case: &Case) -> Value {

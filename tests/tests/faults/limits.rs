@@ -162,8 +162,10 @@ impl Group {
     fn new(limit: u64) -> Result<Group, Skip> {
         let places =
             [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")];
+        // Process numbers are those of a namespace, and others run here, too.
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
         for (place, file) in places {
-            let path = PathBuf::from(place).join(format!("swt-{}-{limit}", std::process::id()));
+            let path = PathBuf::from(place).join(format!("swt-{}-{}", now.tv_sec, now.tv_nsec));
             if fs::create_dir(&path).is_err() {
                 continue;
             }

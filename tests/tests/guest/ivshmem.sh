@@ -5,7 +5,7 @@ failed() { echo "FAILED: $*"; cat /tmp/broker /tmp/log-* 2>/dev/null | tail -40;
 retry() {
     tries=0
     until "$@" > /tmp/log-retry 2>&1; do
-        tries=$((tries + 1)); [ $tries -lt 300 ] || failed "$*"
+        tries=$((tries + 1)); [ $tries -lt 3000 ] || failed "$*"
         sleep 0.2
     done
 }

@@ -20,7 +20,7 @@ transfer() {
     shortwire packetblaster replay /net/in.pcap --no-loop --raw $1 --rate 2kpps 2>&1 || failed packetblaster
     tries=0
     until [ $(stat -c %s /out/$3.pcap) -ge $expected ]; do
-        tries=$((tries + 1)); [ $tries -lt 200 ] || failed "$3: $(stat -c %s /out/$3.pcap) of $expected bytes"
+        tries=$((tries + 1)); [ $tries -lt 2000 ] || failed "$3: $(stat -c %s /out/$3.pcap) of $expected bytes"
         sleep 0.1
     done
     kill -INT $engine

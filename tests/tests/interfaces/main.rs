@@ -2,7 +2,9 @@
 //! another, and nothing is left behind, however the engine ends.
 
 use rustix::process::Signal;
-use system_tests::{Case, Deadline, Outcome, Proc, case, millis, need, recording, secs};
+use system_tests::{
+    Case, Deadline, OneProcessor, Outcome, Proc, case, millis, need, recording, secs,
+};
 
 mod engine;
 mod memif;
@@ -49,6 +51,7 @@ fn forwards(name: &str, kind: &str, more: &str) {
         if kind == "XDP" {
             need_af_xdp()?;
         }
+        let _in_order = OneProcessor::new();
         let namespace = cables()?;
         let port = |interface: &str| format!("interface = \"{interface}\"{more}");
         let engine = start(case, &namespace, &engine::wire(kind, &port("a1"), &port("b1")))?;
@@ -259,6 +262,7 @@ fn survives(name: &str, kind: &'static str) {
         if kind == "XDP" {
             need_af_xdp()?;
         }
+        let _in_order = OneProcessor::new();
         let namespace = cables()?;
         namespace.cable("c0", "c1");
         let port = |name: &str| format!("interface = \"{name}\"");
@@ -407,6 +411,7 @@ fn jumbo(name: &str, kind: &'static str, counted: &str) {
         if kind == "XDP" {
             need_af_xdp()?;
         }
+        let _in_order = OneProcessor::new();
         let namespace = cables()?;
         for interface in ["a0", "a1"] {
             namespace.ip(&format!("link set {interface} mtu 9000"));

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use rustix::process::Signal;
 use system_tests::{
-    Case, Deadline, Outcome, Proc, Skip, case, millis, need, recording, secs, skip,
+    Case, Deadline, Outcome, Proc, Skip, case, millis, need, processors, recording, secs, skip,
 };
 
 use super::{FRAMES, cables, engine};
@@ -26,8 +26,8 @@ impl Testpmd {
         // Without it what DPDK prints into a file comes when it ends.
         let mut command = Command::new("stdbuf");
         command.arg("-oL").arg(program);
-        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        let lcores = format!("--lcores=(0-1)@({})", if cpus > 1 { "0-1" } else { "0" });
+        let cpus = processors();
+        let lcores = format!("--lcores=(0-1)@({},{})", cpus[0], cpus[cpus.len().min(2) - 1]);
         command.args(["--no-huge", "--no-shconf", "--no-pci", "-m", "256", &lcores]);
         command.arg("--log-level=pmd.net.memif:debug");
         for (number, name) in ["a", "b"].into_iter().enumerate() {

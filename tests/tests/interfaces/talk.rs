@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 
 use rustix::process::Signal;
-use system_tests::{Case, Deadline, Outcome, Proc, Skip, case, millis, secs, stream};
+use system_tests::{Case, Deadline, Outcome, Proc, Skip, case, millis, patience, secs, stream};
 
 use super::{await_interfaces, cables, engine};
 use crate::wire::Namespace;
@@ -101,7 +101,7 @@ fn streams(case: &Case, kind: &str, more: &str) -> Outcome {
     let (far, _) = listener.accept().expect("a connection");
     std::thread::scope(|scope| {
         for (seed, mut from, mut to) in [(1, &near, &far), (2, &far, &near)] {
-            let limit = Some(secs(20));
+            let limit = Some(secs(60) * patience());
             from.set_write_timeout(limit).expect("a limit");
             to.set_read_timeout(limit).expect("a limit");
             scope.spawn(move || from.write_all(&stream::bytes(seed, STREAM)).expect("all sent"));

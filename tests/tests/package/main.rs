@@ -102,7 +102,7 @@ fn lives_in(c: &Case, lower: &Path, debs: &[PathBuf]) -> Outcome {
     let shared = |client: &Proc| {
         // The first messages go over TCP.
         let pid = client.pid().to_string();
-        system.sh(c, &format!("for n in $(seq 100); do shortwire ss | grep -q '{pid}/.*SMCD' && exit; sleep 0.1; done; shortwire ss; exit 1"));
+        system.sh(c, &format!("until shortwire ss | grep -q '{pid}/.*SMCD'; do sleep 0.1; done"));
     };
 
     // An upgrade and a removal under it; it checks every byte, and ends if one is wrong.

@@ -11,6 +11,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use system_tests::probe::need_compiler;
 use system_tests::{
     Case, Outcome, Ports, Side, Skip, case, compile, compile_pure_go, need, prog, secs, shortwire,
     skip,
@@ -27,6 +28,9 @@ fn built(c: &Case, name: &str, command: &mut Command) -> PathBuf {
 /// A C program, by a compiler and its options.
 fn in_c(c: &Case, source: &str, compiler: &str, how: &[&str]) -> Result<PathBuf, Skip> {
     let path = need(compiler)?;
+    if compiler == "cc" {
+        need_compiler(how)?;
+    }
     let mut command = Command::new(path);
     command.args(["-O2", "-pthread"]).args(how).arg(prog(source));
     Ok(built(c, &format!("{source}-{compiler}{}", how.concat()), &mut command))

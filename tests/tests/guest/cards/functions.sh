@@ -16,7 +16,7 @@ begin() {
     tries=0
     until grep -q '^running:' /tmp/$1.err; do
         [ -d /proc/$engine ] || failed "$1: $(cat /tmp/$1.err)"
-        tries=$((tries + 1)); [ $tries -lt 300 ] || failed "$1 does not start"
+        tries=$((tries + 1)); [ $tries -lt 3000 ] || failed "$1 does not start"
         sleep 0.1
     done
 }
@@ -33,7 +33,7 @@ lost() {
 arrived() {
     tries=0
     until [ $(stat -c %s /out/$1.pcap) -ge $expected ]; do
-        tries=$((tries + 1)); [ $tries -lt 200 ] || lost "$1: $(stat -c %s /out/$1.pcap) of $expected bytes"
+        tries=$((tries + 1)); [ $tries -lt 2000 ] || lost "$1: $(stat -c %s /out/$1.pcap) of $expected bytes"
         sleep 0.1
     done
 }
@@ -64,7 +64,7 @@ killed() {
     # Without an IOMMU another process does it, in its turn.
     tries=0
     until [ $(bus_master 0000:00:04.0) = 0 ]; do
-        tries=$((tries + 1)); [ $tries -lt 300 ] || break
+        tries=$((tries + 1)); [ $tries -lt 3000 ] || break
         sleep 0.1
     done
     echo "killed: bus master $(bus_master 0000:00:04.0)"

@@ -48,13 +48,13 @@ $ours rstream -b 10.8.0.1 $endless > /dev/null 2>&1 & server=$!
 # Listeners of RDMA are in no table of sockets, but the kernel can list them, and queue pairs that are connected.
 tries=0
 until rdma resource show cm_id | grep -q "state LISTEN .*:7200 "; do
-    tries=$((tries + 1)); [ $tries -lt 300 ] || break
+    tries=$((tries + 1)); [ $tries -lt 3000 ] || break
     sleep 0.1
 done
 timeout 300 $ours rstream -s 10.8.0.1 $endless 2>&1 & client=$!
 tries=0
 until [ $(rdma resource show qp | grep -c "type RC .*state RTS") -ge 2 ]; do
-    tries=$((tries + 1)); [ $tries -lt 300 ] && [ -d /proc/$client ] || break
+    tries=$((tries + 1)); [ $tries -lt 3000 ] && [ -d /proc/$client ] || break
     sleep 0.1
 done
 sleep 3

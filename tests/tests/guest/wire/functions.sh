@@ -97,7 +97,7 @@ killed() {
     # It begins when the queue pairs of both are connected.
     tries=0
     until rdma resource show qp | grep -q "type RC .*state RTS" && far rdma resource show qp | grep -q "type RC .*state RTS"; do
-        tries=$((tries + 1)); [ $tries -lt 200 ] || break
+        tries=$((tries + 1)); [ $tries -lt 2000 ] || break
         sleep 0.1
     done
     sleep 3
