@@ -82,6 +82,17 @@ fn some(look: &mut Look, count: usize) -> Vec<Entry> {
     all
 }
 
+/// What a look says, once the engine has had a processor to answer it.
+fn asked<T>(look: impl Fn() -> Result<T, LookError>) -> T {
+    let end = Instant::now() + LIMIT;
+    loop {
+        match look() {
+            Err(LookError::Silent(_)) if Instant::now() < end => {}
+            answer => return answer.unwrap(),
+        }
+    }
+}
+
 fn reach(path: &Path) -> OwnedFd {
     let socket =
         socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
@@ -95,7 +106,7 @@ fn a_capture_shows_each_packet_of_its_link_as_it_is_there() {
     let running = Running::start(NETWORK);
     let process = running.process();
     for (link, length) in [("src.output -> push.input", 60), ("push.output -> tee.input", 64)] {
-        let mut look = Look::capture(&process, link).unwrap();
+        let mut look = asked(|| Look::capture(&process, link));
         let seen = some(&mut look, 1000);
         assert!(seen.iter().all(|entry| entry.kind == Kind::Captured && entry.length == length));
         assert!(seen.iter().all(|entry| entry.packet().len() == length as usize));
@@ -111,7 +122,7 @@ fn a_capture_shows_each_packet_of_its_link_as_it_is_there() {
 #[test]
 fn a_way_has_its_links_its_copies_and_its_ends() {
     let running = Running::start(NETWORK);
-    let mut look = Look::trace(&running.process(), 1).unwrap().remove(0);
+    let mut look = asked(|| Look::trace(&running.process(), 1)).remove(0);
     // In, through, out of the tee twice of which one is a copy, and two ends.
     let seen = some(&mut look, 6);
     let labels = |kind| seen.iter().filter(move |entry| entry.kind == kind).map(Entry::label);
@@ -133,7 +144,7 @@ fn a_looker_that_is_gone_leaves_its_place_to_the_next() {
     let running = Running::start(NETWORK);
     let process = running.process();
     let look = || Look::capture(&process, "tee.a -> one.input");
-    let first: Vec<Look> = (0..4).map(|_| look().unwrap()).collect();
+    let first: Vec<Look> = (0..4).map(|_| asked(look)).collect();
     let refused = look().err().expect("four at once are the most");
     assert!(refused.to_string().contains("as many"), "{refused}");
     // As if killed: nothing is said.

@@ -61,4 +61,8 @@ fn a_member_that_was_closed_does_not_come_back_as_an_rsocket() {
     let data = out.u64;
     assert_eq!(data, 8);
     [new, accepted, listener, set].into_iter().for_each(|fd| assert_eq!(rclose(fd), 0));
+    for fd in [new, set] {
+        assert_eq!(rclose(fd), -1);
+        assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::EBADF));
+    }
 }

@@ -268,14 +268,19 @@ fn a_killed_owner_is_replaced_even_unreaped() {
 fn a_slow_owner_is_not_robbed() {
     watchdog();
     let g: &Guarded<true> = shared();
+    let is_seen: &AtomicBool = shared();
     let pid = child(|| {
         let _guard = g.lock.lock().unwrap();
+        while !is_seen.load(Relaxed) {
+            std::thread::yield_now();
+        }
         sleep(Duration::from_millis(400));
         0
     });
     while !g.lock.is_locked() {
         std::thread::yield_now();
     }
+    is_seen.store(true, Relaxed);
     assert!(!g.lock.lock_recovering().unwrap().1);
     assert_eq!(exit_code(pid), Some(0));
 }

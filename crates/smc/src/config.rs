@@ -256,14 +256,14 @@ mod tests {
 
     #[test]
     fn many_buffers_are_small_ones_unless_a_size_is_given() {
-        let size = |live| CONFIG.buffer_size(live);
+        let config = Config::new();
+        let size = |live| config.buffer_size(live);
         assert_eq!(
             [0, 4, 16, 128, u32::MAX].map(size),
             [4 << 20, 1 << 20, 256 << 10, 64 << 10, 64 << 10]
         );
-        CONFIG.dmb_size.store(128 << 10, Relaxed);
+        config.dmb_size.store(128 << 10, Relaxed);
         assert_eq!([0, 5000].map(size), [128 << 10; 2]);
-        CONFIG.dmb_size.store(0, Relaxed);
         // A limit, of a small container for example, is shared by 64 of them at least.
         let small = Config::new();
         for (limit, first) in [(16u64 << 20, 256 << 10), (65 << 20, 1 << 20), (1 << 20, 64 << 10)] {

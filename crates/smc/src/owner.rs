@@ -141,6 +141,9 @@ mod tests {
 
     use super::*;
 
+    /// The list, and the time from which on it may be read, are the process's.
+    static TURN: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
     /// As soon as the list may be read.
     fn owner(number: u64, names: &[Addr; 2]) -> Owner {
         loop {
@@ -153,6 +156,7 @@ mod tests {
 
     #[test]
     fn the_owner_is_in_the_list_once_it_has_accepted() {
+        let _turn = TURN.lock().unwrap_or_else(|e| e.into_inner());
         let own = rustix::process::geteuid().as_raw();
         for address in ["127.0.0.1:0", "[::1]:0"] {
             let Ok(listener) = TcpListener::bind(address) else { continue };
@@ -170,6 +174,7 @@ mod tests {
 
     #[test]
     fn one_reading_answers_for_all_who_have_asked() {
+        let _turn = TURN.lock().unwrap_or_else(|e| e.into_inner());
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let clients: Vec<_> =
             (0..20).map(|_| TcpStream::connect(listener.local_addr().unwrap()).unwrap()).collect();

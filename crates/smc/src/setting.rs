@@ -336,9 +336,10 @@ mod tests {
 
     #[test]
     fn the_order_of_devices_is_what_was_asked_for() {
+        let config = config::Config::new();
         let order = |text: &[u8]| {
-            CONFIG.set_prefer(devices(text));
-            CONFIG.prefer().collect::<Vec<_>>()
+            config.set_prefer(devices(text));
+            config.prefer().collect::<Vec<_>>()
         };
         let (loopback, ism, ivshmem, verbs) =
             (Kind::Loopback, Kind::Ism, Kind::Ivshmem, Kind::Verbs);

@@ -126,7 +126,7 @@ fn a_full_bell_is_taken_away_and_another_one_given() {
                 && (told & libc::EPOLLHUP as u32 == 0 || !page(&to).has_bell(WAIT, number))
         );
     }
-    assert!(rings > 10_000, "{rings}");
+    assert!(rings > 4_000, "{rings}");
     let before = doorbells(&to);
     message(&from, &to);
     assert_eq!((set.told(), doorbells(&to)), (None, before + 1));
@@ -354,7 +354,7 @@ fn made_by_another() -> (i32, libc::pid_t) {
     sys::close(its);
     let mut given = libc::pollfd { fd: own, events: libc::POLLIN, revents: 0 };
     // SAFETY: a live pollfd.
-    assert_eq!(unsafe { libc::poll(&mut given, 1, 10_000) }, 1);
+    assert_eq!(unsafe { libc::poll(&mut given, 1, 60_000) }, 1);
     let came = channel::recv(own, &mut [0; channel::MAX]).ok().and_then(|(_, fd)| fd);
     sys::close(own);
     (came.expect("it was given"), child)
@@ -411,7 +411,7 @@ fn only_a_connected_socket_is_rung() {
         }
         let by_tcp = if fd == good { 0 } else { 3 };
         // Under reno the last of them wait for acknowledgements, which the kernel delays.
-        let due = Instant::now() + Duration::from_secs(5);
+        let due = Instant::now() + Duration::from_secs(60);
         while doorbells(&to) < before + by_tcp && Instant::now() < due {
             std::thread::sleep(Duration::from_millis(1));
         }

@@ -281,6 +281,7 @@ mod tests {
 
     #[test]
     fn what_has_a_loader_of_glibc_is_left_alone() {
+        let _turn = crate::tests::serial();
         for path in [c"/proc/self/exe", c"/etc/passwd", c"/dev/null", c"/none"] {
             assert_eq!(listed(path, &[c"name"]), None, "{path:?}");
         }
@@ -290,6 +291,7 @@ mod tests {
 
     #[test]
     fn scripts_are_told_as_the_kernel_tells_them() {
+        let _turn = crate::tests::serial();
         let folder = Folder::new("scripts");
         let put = |name: &str, content: &[u8]| {
             let path = folder.0.join(name);
@@ -326,6 +328,7 @@ mod tests {
 
     #[test]
     fn paths_of_descriptors() {
+        let _turn = crate::tests::serial();
         let folder = Folder::new("paths");
         fs::write(folder.0.join("file"), b"").unwrap();
         std::os::unix::fs::symlink("file", folder.0.join("link")).unwrap();

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{script, snsh, stderr, stdout};
+use super::{longer, script, snsh, stderr, stdout};
 
 /// An app whose `pull` does this, and the network around it.
 fn app(pull: &str) -> String {
@@ -118,7 +118,7 @@ fn a_script_without_memory_ends_in_an_error() {
     assert!(stderr(&output).contains("not enough memory: its limit is 48 MiB"), "{output:?}");
     // What the system does not give: here because more may not be mapped.
     let mut command = Command::new("sh");
-    let shell = "ulimit -v 1500000 && exec \"$0\" snsh -e \"$1\"";
+    let shell = "ulimit -v 500000 && exec \"$0\" snsh -e \"$1\"";
     let output = command.args(["-c", shell, env!("CARGO_BIN_EXE_shortwire"), fill]).output();
     let output = output.expect("a shell");
     assert_eq!(output.status.code(), Some(1), "{output:?}");
@@ -128,11 +128,14 @@ fn a_script_without_memory_ends_in_an_error() {
 #[test]
 fn an_app_without_memory_ends_and_the_rest_goes_on() {
     let network = app("for i = 1, 10000 do self.t[#self.t + 1] = { i } end");
-    let code = format!(
-        "{network} engine.main({{ duration = 3, no_report = true }}) collectgarbage() \
-         print('on with', collectgarbage('count') < 40000)"
-    );
-    let output = snsh(&["--memory", "48M", "-e", &code]);
+    let run = |seconds: &str| {
+        let code = format!(
+            "{network} engine.main({{ duration = {seconds}, no_report = true }}) collectgarbage() \
+             print('on with', collectgarbage('count') < 40000)"
+        );
+        snsh(&["--memory", "48M", "-e", &code])
+    };
+    let output = longer(3.0, run, |output| !output.status.success());
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert!(stderr(&output).contains("app 'a': the script has not enough memory"), "{output:?}");
     let said = stdout(&output);

@@ -168,13 +168,16 @@ fn the_scripts_of_the_source_document_name_what_is_missing() {
         (shunt_alone(), "0000:82:00.0"),
         (TWICE.into(), "0000:01:00.0"),
     ] {
+        // A device of this machine's would be driven, or refused as one of another kind.
+        if std::path::Path::new("/sys/bus/pci/devices").join(address).exists() {
+            eprintln!("skipped: there is a device at {address}");
+            continue;
+        }
         let (_folder, path) = script(&code);
         let output = snsh(&[path.to_str().expect("UTF-8")]);
         let text = stderr(&output);
         assert_eq!(output.status.code(), Some(1));
-        let missing = format!(
-            "app 'if1' (Intel82599): there is no PCI device at {address}; this machine has none"
-        );
+        let missing = format!("app 'if1' (Intel82599): there is no PCI device at {address}");
         let no_bus = "this machine has no PCI bus";
         let line = code
             .lines()

@@ -80,9 +80,12 @@ fn the_packetblaster_takes_a_card() {
         "{}",
         stderr(&output)
     );
-    let output = blast(&["replay", path, "0000:82:00.1"]);
-    let text = stderr(&output);
-    assert!(output.status.code() == Some(1) && text.contains("no PCI"), "{text}");
+    // A device of this machine's would be driven.
+    if !std::path::Path::new("/sys/bus/pci/devices/0000:82:00.1").exists() {
+        let output = blast(&["replay", path, "0000:82:00.1"]);
+        let text = stderr(&output);
+        assert!(output.status.code() == Some(1) && text.contains("no PCI"), "{text}");
+    }
     let output = blast(&["replay", path, "eth0"]);
     assert!(
         output.status.code() == Some(2) && stderr(&output).contains("is named by --if"),

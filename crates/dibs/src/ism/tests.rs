@@ -126,6 +126,12 @@ fn what_ended_is_not_written() {
     assert_eq!(b.move_data(d.token, 3, [9].as_ptr(), 1, true), Err(MoveError::UnknownToken));
 }
 
+/// Where yama lets processes write to their descendants alone.
+fn let_children_write() {
+    // SAFETY: integers only.
+    unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY, 0, 0, 0) };
+}
+
 /// Runs `f` in a child of a fork, which leaves with its result.
 fn in_child(f: impl FnOnce() -> bool) -> Pid {
     // SAFETY: the child uses what is its own and leaves by _exit.
@@ -147,6 +153,7 @@ fn another_process_copies_into_memory_that_it_does_not_map() {
     let (a, b) = pair(4, 8);
     let d = a.register_dmb(1, b.gid(), LEN).unwrap();
     let (place, parent) = (a.place(d.token).unwrap(), me());
+    let_children_write();
     let child = in_child(|| {
         // Its copy of the mapping must not be what is written.
         let before = place.base as usize % shm::segment::kernel_page();

@@ -314,7 +314,12 @@ mod tests {
         let port = listener.local_addr().unwrap().port();
         assert!(is_listening(port).unwrap());
         drop(listener);
-        assert!(!is_listening(port).unwrap());
+        // A child of another test may have a copy until its exec.
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        while is_listening(port).unwrap() {
+            assert!(std::time::Instant::now() < end);
+            std::thread::yield_now();
+        }
         assert!(free_port().unwrap() > 0);
     }
 }

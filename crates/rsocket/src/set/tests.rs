@@ -321,8 +321,11 @@ fn members_wake<K: Rsockets>() {
     assert_eq!(seen, [(fd, IN)]);
     drop(late);
     assert_eq!(K::wait(set, 8, Duration::ZERO), [], "a member that was closed");
+    let found = find(set).ok();
     K::close(set);
-    assert_eq!(find(set).err(), Some(Errno::BADF));
+    // Another test may have the number by now.
+    let again = find(set).ok();
+    assert!(again.is_none_or(|other| !std::sync::Arc::ptr_eq(&other, found.as_ref().unwrap())));
 }
 
 #[test]
@@ -361,13 +364,18 @@ fn closed_under_sleepers<K: Rsockets>() {
     let (end, _other) = pair::<K>();
     let set = K::create();
     K::control(set, libc::EPOLL_CTL_ADD, end.as_raw_fd(), IN).unwrap();
+    let found = std::sync::Barrier::new(3);
     std::thread::scope(|scope| {
         let waits = [(); 2].map(|()| {
             scope.spawn(|| {
                 let mut out = [libc::epoll_event { events: 0, u64: 0 }];
-                find(set)?.wait(&mut out, Some(Duration::from_secs(20)), None)
+                let of_number = find(set);
+                // Once it is closed another test may have the number.
+                found.wait();
+                of_number?.wait(&mut out, Some(Duration::from_secs(20)), None)
             })
         });
+        found.wait();
         std::thread::sleep(SOON);
         K::close(set);
         for wait in waits {
@@ -457,5 +465,4 @@ fn mistakes<K: Rsockets>() {
     assert_eq!(find(set).unwrap().wait(&mut [], None, None), Err(Errno::INVAL));
     K::close(set);
     K::close(another);
-    assert_eq!(close(set), Err(Errno::BADF));
 }

@@ -170,7 +170,7 @@ pub fn rings() -> (End, End) {
 
 /// Waits for what the kernel does by itself.
 pub fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(5);
+    let end = Instant::now() + Duration::from_secs(60);
     while !done() {
         assert!(Instant::now() < end, "never: {what}");
         std::thread::sleep(Duration::from_micros(100));

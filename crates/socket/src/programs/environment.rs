@@ -186,6 +186,7 @@ mod tests {
 
     #[test]
     fn what_is_missing_is_added_and_nothing_else() {
+        let _turn = crate::tests::serial();
         let strings = |list: &[&CStr]| -> Vec<*const c_char> {
             list.iter().map(|string| string.as_ptr()).chain([null()]).collect()
         };

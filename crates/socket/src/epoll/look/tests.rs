@@ -278,7 +278,10 @@ fn what_no_word_stands_for_goes_cold_soon() {
     let (_pair, ep) = at_rest(IN_);
     let spots = |h: &mut Held| h.hot().list.len();
     for _ in 0..=COLD_AFTER {
-        of(&ep).arm();
+        let mut h = of(&ep);
+        // However long this thread has had no processor.
+        h.hot().list[0].since = h.ticks();
+        h.arm();
     }
     assert_eq!(spots(&mut of(&ep)), 1, "its messages cost less while it is hot");
     let index = of(&ep).hot().list[0].index;
