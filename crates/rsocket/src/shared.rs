@@ -218,8 +218,8 @@ impl QueuePair {
         self.close_windows();
         if !last {
             // Who else has it may never close it in order: the child of a fork that runs another
-            // program. SYNC: left. Before the socket ends, which is what makes the peer look.
-            Self::word(self.peer, LEFT).store(1, Ordering::Release);
+            // program.
+            self.announce_end();
         }
         let socket = self.socket.load(Ordering::Relaxed);
         if last {
@@ -231,6 +231,12 @@ impl QueuePair {
             unsafe { rustix::io::close(socket) };
         }
         DEVICE.drop_group(self.group);
+    }
+
+    /// From now on the end of the socket is one in order, and no death.
+    pub fn announce_end(&self) {
+        // SYNC: left. Before the socket ends, which is what makes the peer look.
+        Self::word(self.peer, LEFT).store(1, Ordering::Release);
     }
 
     /// Lets go of what is here of a connection that another process has made, after the fork that

@@ -7,11 +7,13 @@
 #![allow(unsafe_code)]
 
 mod datagram;
+mod exit;
 mod lifecycle;
 mod options;
 mod transfer;
 mod verbs;
 
+pub use exit::{before_exit, is_linked};
 pub use lifecycle::{
     accept, accept_either, bind, close, connect, last_error, listen, open, shutdown, take_over,
 };

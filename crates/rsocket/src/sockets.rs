@@ -134,6 +134,12 @@ pub fn waiting(fd: RawFd) -> Option<usize> {
     table::find(fd)?.streaming().map(crate::stream::Stream::available)
 }
 
+/// To be called where a process is about to end without its destructors: what it leaves open is to
+/// end in order all the same.
+pub fn before_exit() {
+    socket::before_exit();
+}
+
 /// Closes the rsockets and sets of these numbers.
 pub fn close_all(first: u32, last: u32) {
     let mut found = Vec::new();
