@@ -24,6 +24,7 @@ pub(crate) mod tests;
 
 pub use exposed::after_fork_child;
 
+use crate::hidden;
 use crate::provider::{Completion, Endpoint, Lane, PostError, Region, Remote, TABLES};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -226,9 +227,8 @@ impl QueuePair {
             self.socket.store(CLOSED, Ordering::Relaxed);
         }
         if socket != CLOSED {
-            // SAFETY: ours since `new`, and closed once by each process, which has taken it from
-            // its table.
-            unsafe { rustix::io::close(socket) };
+            // Ours since `new`, and closed once by each process, which has taken it from its table.
+            hidden::close(socket);
         }
         DEVICE.drop_group(self.group);
     }
@@ -244,8 +244,7 @@ impl QueuePair {
     pub fn leave(&self) {
         let socket = self.socket.load(Ordering::Relaxed);
         if self.since_accept && socket != CLOSED {
-            // SAFETY: as in `close`.
-            unsafe { rustix::io::close(socket) };
+            hidden::close(socket);
         }
         DEVICE.drop_group(self.group);
     }

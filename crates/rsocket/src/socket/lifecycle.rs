@@ -5,7 +5,7 @@ use super::{Meeting, Phase, Socket, Wait, verbs};
 use crate::config::Provider;
 use crate::shared::meet::{self, Answer};
 use crate::stream::How;
-use crate::{census, config, kernel, table};
+use crate::{census, config, hidden, kernel, table};
 use core::sync::atomic::Ordering;
 use rustix::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use shm::Errno;
@@ -349,12 +349,8 @@ pub fn close(fd: RawFd) -> Result<(), Errno> {
         census::leave(socket.row());
     }
     socket.release_private();
-    let beacon = socket.beacon.load(Ordering::Relaxed);
-    if beacon >= 0 {
-        // SAFETY: ours; each process that has the listener has a descriptor of it, and closes it
-        // once.
-        unsafe { kernel::close(beacon) };
-    }
+    // Each process that has the listener has a descriptor of it, and closes it once.
+    hidden::close(socket.beacon.load(Ordering::Relaxed));
     // SAFETY: the kernel's socket under our number, which the application gives up.
     unsafe { kernel::close(fd) };
     table::release(socket);
