@@ -47,7 +47,7 @@ fn code_that_comes_later() {
         let library = in_c(c, "later_library.c", "musl-gcc", &shared)?;
         let untold = in_c(c, "later_library.c", "musl-gcc", &["-shared", "-fPIC", "-DUNTOLD"])?;
         let many = compile("many")?;
-        for how in ["dlopen", "mapped", "protected", "again"] {
+        for how in ["dlopen", "mapped", "protected", "again", "beside"] {
             let log = c.dir().join(format!("log-{how}"));
             let mut command = raw(&client);
             // The port comes first.
