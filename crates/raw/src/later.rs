@@ -190,13 +190,14 @@ pub fn map(call: &Call) -> isize {
         unsafe { sys::by_list(libc::SYS_mmap, arguments) };
         // A part of it may have got jumps.
         take(&range).forget();
-        log::say_code(path, "the kernel does not let it be changed");
+        log::say_code(path, REFUSED);
     } else {
         log::say_code(path, UNDECIDED);
     }
     result
 }
 
+const REFUSED: &str = "the kernel does not let it be changed";
 const UNDECIDED: &str = "it has system calls that cannot be told, or cannot be made to jump";
 
 /// Where in a file that was mapped from `offset` on there is code: all of it if it is no program or
@@ -252,11 +253,20 @@ pub fn protect_as_asked(call: &Call) -> isize {
     let parts = with(|known| {
         known.files.iter_mut().filter(|file| touches(file, &range)).map(part).collect::<Vec<_>>()
     });
+    let mut is_refused = false;
     for code in parts.unwrap_or_default() {
         let pages = code.at..code.at + code.len;
-        if change(&[code], pages, access) != Some(false) {
-            log::say_code(c"a file that was made code", UNDECIDED);
+        const NAME: &CStr = c"a file that was made code";
+        match change(&[code], pages, access) {
+            Some(false) => {}
+            Some(true) => log::say_code(NAME, UNDECIDED),
+            None => {
+                log::say_code(NAME, REFUSED);
+                is_refused = true;
+            }
         }
     }
-    result
+    // Pages that were changed and put back the kernel may not let be code any more: that is for the
+    // program to know.
+    if is_refused { plain(call) } else { result }
 }

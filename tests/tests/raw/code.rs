@@ -81,6 +81,29 @@ fn code_that_comes_later() {
     });
 }
 
+/// Who forbids that memory becomes code has forbidden it before the library's code is touched.
+#[test]
+fn code_that_cannot_be_changed_stays_as_it_is() {
+    case("raw-refused", |c| {
+        let client = in_c(c, "later.c", "musl-gcc", &[])?;
+        let library = in_c(c, "later_library.c", "musl-gcc", &["-shared", "-fPIC"])?;
+        let (many, confine) = (compile("many")?, compile("confine")?);
+        let port = Ports::Low.free();
+        let number = port.to_string();
+        // Its calls pass unseen, so that the connection is to stay on TCP.
+        let mut server = Side::Plain.command(&many);
+        let mut server = c.serve("server", port, server.args(["server", &number]));
+        for how in ["mapped", "protected"] {
+            let mut command = Command::new(&confine);
+            command.args(["onepage", "--"]).arg(shortwire()).args(["run", "--raw", "auto", "--"]);
+            command.arg(&client).arg(&number).arg(&library).args([how, "200"]);
+            assert_eq!(c.start("client", &mut command).success(secs(60)), "done\n", "{how}");
+        }
+        server.stop();
+        Ok(())
+    });
+}
+
 /// Calls that nothing can be put in the place of come by the kernel's net, which is told.
 #[test]
 fn calls_that_cannot_be_told() {
