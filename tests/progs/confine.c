@@ -1,8 +1,9 @@
 /* Starts a program as a service manager does whose unit has these settings:
- *   confine [container] [families=A,B] [calls=FILE] [mdwe] [users] [noproc] [user=N] [fsize=N] [preload=LIB] -- PROGRAM ARGS
+ *   confine [container] [families=A,B] [calls=FILE] [mdwe] [onepage] [users] [noproc] [user=N] [fsize=N] [preload=LIB] -- PROGRAM ARGS
  * container: what the published profile of Docker and containerd refuses a program without capabilities.
  * families: RestrictAddressFamilies (inet, inet6, unix, netlink); calls: SystemCallFilter, the names
- * that are allowed, one a line; mdwe: MemoryDenyWriteExecute; users: PrivateUsers, which knows root
+ * that are allowed, one a line; mdwe: MemoryDenyWriteExecute;
+ * onepage, as no manager has it: a single page may not be made code by mprotect; users: PrivateUsers, which knows root
  * and the user alone; noproc: another root directory without /proc; user: User; fsize: LimitFSIZE. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -78,6 +79,19 @@ static void mdwe(void) {
         EQUALS(mask, 1);
         REFUSE(EPERM);
     }
+    RETURN(SECCOMP_RET_ALLOW);
+    install();
+}
+
+static void onepage(void) {
+    LOAD(nr);
+    EQUALS(SYS_mprotect, 6);
+    LOAD(args[1]);
+    EQUALS(4096, 4);
+    LOAD(args[2]);
+    add(BPF_ALU | BPF_AND | BPF_K, PROT_EXEC, 0, 0);
+    EQUALS(PROT_EXEC, 1);
+    REFUSE(EPERM);
     RETURN(SECCOMP_RET_ALLOW);
     install();
 }
@@ -165,7 +179,7 @@ static void private_users(unsigned user) {
 
 int main(int argc, char **argv) {
     unsigned user = 0;
-    int is_private = 0, denies = 0, is_container = 0;
+    int is_private = 0, denies = 0, denies_page = 0, is_container = 0;
     char *families_of = NULL, *calls_in = NULL, *preload = NULL;
     int i = 1;
     for (; i < argc && strcmp(argv[i], "--") != 0; i++) {
@@ -180,6 +194,7 @@ int main(int argc, char **argv) {
             if (setrlimit(RLIMIT_FSIZE, &limit) != 0) fail("fsize");
         } else if (!strcmp(argv[i], "container")) is_container = 1;
         else if (!strcmp(argv[i], "mdwe")) denies = 1;
+        else if (!strcmp(argv[i], "onepage")) denies_page = 1;
         else if (!strcmp(argv[i], "users")) is_private = 1;
         else if (!strcmp(argv[i], "noproc")) {
             if (unshare(CLONE_NEWNS) != 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0
@@ -197,6 +212,7 @@ int main(int argc, char **argv) {
         fail("another user");
     if (is_container) container();
     if (denies) mdwe();
+    if (denies_page) onepage();
     if (families_of) families(families_of);
     if (calls_in) calls(calls_in);
     if (preload) setenv("LD_PRELOAD", preload, 1);

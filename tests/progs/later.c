@@ -1,15 +1,43 @@
 /*
  * later PORT LIBRARY HOW ROUNDS   a client of `many server`, which sends and receives by code of a library that it maps
  *                                 when it is connected already. HOW: dlopen; mapped, as code at once; protected, made code
- *                                 later; again, mapped and unmapped many times before
+ *                                 later; again, mapped and unmapped many times before; beside, so by several threads, which
+ *                                 run it
  */
 #include "common.h"
 #include <dlfcn.h>
+#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
 typedef long any_call(long number, long a, long b, long c);
+
+struct library {
+    int fd;
+    size_t len, offset;
+};
+
+static char *mapped(const struct library *library, int access)
+{
+    char *code = mmap(NULL, library->len, access, MAP_PRIVATE, library->fd, 0);
+    if (code == MAP_FAILED)
+        die("mmap");
+    return code;
+}
+
+/* What another thread has unmapped lies where this one maps, and the reverse. */
+static void *beside(void *arg)
+{
+    const struct library *library = arg;
+    for (int i = 0; i < 3000; i++) {
+        char *code = mapped(library, PROT_READ | PROT_EXEC);
+        if (((any_call *)(code + library->offset))(SYS_close, -1, 0, 0) >= 0)
+            die("close");
+        MUST(munmap(code, library->len));
+    }
+    return NULL;
+}
 
 static any_call *found(const char *path, const char *how)
 {
@@ -20,23 +48,30 @@ static any_call *found(const char *path, const char *how)
         die("%s", dlerror());
     if (!strcmp(how, "dlopen"))
         return (any_call *)symbol;
-    size_t offset = (char *)symbol - (char *)at.dli_fbase;
+    struct library in = {.offset = (char *)symbol - (char *)at.dli_fbase};
     struct stat st;
-    int fd = MUST(open(path, O_RDONLY | O_CLOEXEC)), is_later = !strcmp(how, "protected");
-    MUST(fstat(fd, &st));
+    int is_later = !strcmp(how, "protected");
+    in.fd = MUST(open(path, O_RDONLY | O_CLOEXEC));
+    MUST(fstat(in.fd, &st));
+    in.len = st.st_size;
+    pthread_t threads[4];
+    int n = strcmp(how, "beside") ? 0 : 4;
+    for (int i = 0; i < n; i++)
+        if (pthread_create(&threads[i], NULL, beside, &in))
+            die("pthread_create");
+    for (int i = 0; i < n; i++)
+        pthread_join(threads[i], NULL);
     int how_much = strcmp(how, "again") ? 1 : 2000;
     char *code = NULL;
     while (how_much--) {
         if (code)
-            munmap(code, st.st_size);
-        code = mmap(NULL, st.st_size, PROT_READ | (is_later ? 0 : PROT_EXEC), MAP_PRIVATE, fd, 0);
-        if (code == MAP_FAILED)
-            die("mmap");
+            munmap(code, in.len);
+        code = mapped(&in, PROT_READ | (is_later ? 0 : PROT_EXEC));
     }
     if (is_later)
-        MUST(mprotect(code, st.st_size, PROT_READ | PROT_EXEC));
-    close(fd);
-    return (any_call *)(code + offset);
+        MUST(mprotect(code, in.len, PROT_READ | PROT_EXEC));
+    close(in.fd);
+    return (any_call *)(code + in.offset);
 }
 
 static long pages(void)

@@ -1,6 +1,7 @@
 /*
  * raw_life [jumps]   threads, vfork, fork and siglongjmp out of handlers, one after the other: says "done" if each child ended well and
- *            a thousand threads left no memory behind; jumps: nor some that end when they were jumped out of a call
+ *            a thousand threads left no memory behind; jumps: nor some that end when they were jumped out of a call, and handlers have
+ *            the program's stack
  */
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -124,6 +125,42 @@ static void jumpers(int n)
     }
 }
 
+static volatile int n_handled;
+static char *near_main;
+
+/* More than a call has of its own, and some of it is used by a call in the handler. */
+static void wide(int signal)
+{
+    (void)signal;
+    volatile char much[512 << 10];
+    for (size_t i = 0; i < sizeof much; i += 512)
+        much[i] = 1;
+    char *here = (char *)much;
+    if (here > near_main || near_main - here > 4 << 20)
+        exit(15);
+    close(-1);
+    n_handled++;
+}
+
+/* Handlers that come in the middle of a call that is answered, and others. */
+static void handlers(void)
+{
+    char c, here;
+    near_main = &here;
+    struct sigaction act = {.sa_handler = wide}, old;
+    if (sigaction(SIGALRM, &act, NULL) || sigaction(SIGALRM, NULL, &old) || old.sa_handler != wide)
+        exit(16);
+    raise(SIGALRM);
+    for (int i = 0; i < 20; i++) {
+        ualarm(5000, 0);
+        if (read(fd_silent, &c, 1) >= 0)
+            exit(17);
+    }
+    if (n_handled != 21)
+        exit(18);
+    signal(SIGALRM, SIG_DFL);
+}
+
 int main(int argc, char **argv)
 {
     (void)argv;
@@ -135,6 +172,7 @@ int main(int argc, char **argv)
         exit(5);
     if (argc > 1) {
         fd_silent = silent();
+        handlers();
         signal(SIGUSR1, jump);
         jumpers(5);
         before = pages();

@@ -1,5 +1,6 @@
 """Echo by asyncio (epoll), and a client by threads and select: blocks up to 3 MB, checked."""
 import asyncio
+import os
 import select
 import socket
 import sys
@@ -18,12 +19,15 @@ async def serve():
         writer.close()
 
     server = await asyncio.start_server(one, '127.0.0.1', port)
+    os.closerange(600, 4096)
     async with server:
         await server.serve_forever()
 
 
 def talk():
     c = socket.create_connection(('127.0.0.1', port))
+    # As daemons do: no number up there is the program's.
+    os.closerange(600, 4096)
     for n in (1, 64, 5000, LARGEST):
         send = threading.Thread(target=lambda: c.sendall(n.to_bytes(4, 'big') + DATA[:n]))
         send.start()

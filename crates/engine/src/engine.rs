@@ -16,7 +16,7 @@ use crate::crossing::{Receiver, Sender};
 use crate::histogram::Histogram;
 use crate::link::{Link, LinkStats};
 use crate::registry::{Instance, KindInfo, Registry};
-use crate::stop::Stop;
+use crate::stop::{Call, Stop};
 use pace::Pacer;
 use publish::Publisher;
 use turns::{Turn, Turns};
@@ -111,6 +111,7 @@ pub struct Engine {
     watch: Watch,
     pacer: Pacer,
     stop: Stop,
+    call: Call,
 }
 
 /// The end of a link towards another thread.
@@ -148,6 +149,7 @@ impl Engine {
             watch: Watch::default(),
             pacer: Pacer::default(),
             stop: Stop::new(),
+            call: Call::default(),
         }
     }
 
@@ -275,6 +277,11 @@ impl Engine {
     /// A way to stop [`Self::run`] from another thread.
     pub fn stopper(&self) -> Stop {
         self.stop.clone()
+    }
+
+    /// Whose requests end a rest.
+    pub(crate) fn listen_to(&mut self, call: Call) {
+        self.call = call;
     }
 
     /// Durations of breaths in nanoseconds.

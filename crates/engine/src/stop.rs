@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::thread::Thread;
 
 /// A request to stop. Clones are the same request.
 #[derive(Debug, Clone, Default)]
@@ -24,6 +25,37 @@ impl Stop {
     #[inline]
     pub fn requested(&self) -> bool {
         self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// A request to an engine that may rest: to ask what its run may end by, before its next breath is due.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Call(Arc<AtomicBool>);
+
+impl Call {
+    /// Asks the engine on that thread.
+    pub fn request(&self, thread: &Thread) {
+        self.request_here();
+        thread.unpark();
+    }
+
+    /// Asks the engine of this thread, for when it breathes again.
+    pub fn request_here(&self) {
+        // SYNC: call. Behind what it is about.
+        self.0.store(true, Ordering::Release);
+    }
+
+    /// Whether somebody has asked.
+    #[inline]
+    pub fn requested(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// True once per request.
+    #[inline]
+    pub fn take(&self) -> bool {
+        // SYNC: call. In front of the look at what it is about.
+        self.requested() && self.0.swap(false, Ordering::Acquire)
     }
 }
 

@@ -19,7 +19,7 @@ use crate::crossing::{CAPACITY, crossing};
 use crate::engine::{ConfigureError, Crossing, Ended, Engine, Options, Until};
 use crate::link::LinkStats;
 use crate::registry::Registry;
-use crate::stop::Stop;
+use crate::stop::{Call, Stop};
 
 /// Something for an engine to do between two breaths, on its own thread.
 type Task = Box<dyn FnOnce(&mut Engine) + Send>;
@@ -81,6 +81,8 @@ pub struct Threads {
 
 struct Worker {
     tasks: mpsc::Sender<Task>,
+    /// It may rest for as long as its pace says, and hears of a task only by this.
+    call: Call,
     /// Brings its engine's, in front of all else.
     stop: mpsc::Receiver<Stop>,
     thread: Option<JoinHandle<Result<(), String>>>,
@@ -252,10 +254,13 @@ impl Worker {
     ) -> Result<Self, ThreadsError> {
         options.thread = thread;
         let (tasks, inbox) = mpsc::channel::<Task>();
-        let body = move || work(options, registry, &inbox);
+        let call = Call::default();
+        let heard = call.clone();
+        let body = move || work(options, registry, &inbox, heard);
         let spawned = std::thread::Builder::new().name(format!("engine-{thread}")).spawn(body);
         let handle = spawned.map_err(|error| ThreadsError::Spawn { thread, error })?;
-        let mut worker = Self { tasks, stop: mpsc::channel().1, thread: Some(handle), crash: None };
+        let (stop, thread) = (mpsc::channel().1, Some(handle));
+        let mut worker = Self { tasks, call, stop, thread, crash: None };
         worker.stop = worker.ask(|engine| engine.stopper());
         Ok(worker)
     }
@@ -267,6 +272,9 @@ impl Worker {
     ) -> mpsc::Receiver<R> {
         let (reply, answer) = mpsc::channel();
         let _ = self.tasks.send(Box::new(move |engine| drop(reply.send(task(engine)))));
+        if let Some(handle) = &self.thread {
+            self.call.request(handle.thread());
+        }
         answer
     }
 
@@ -298,9 +306,15 @@ impl Drop for Worker {
 }
 
 /// A thread's life: breathe, do what is asked, until nobody can ask any more.
-fn work(options: Options, registry: Registry, inbox: &mpsc::Receiver<Task>) -> Result<(), String> {
+fn work(
+    options: Options,
+    registry: Registry,
+    inbox: &mpsc::Receiver<Task>,
+    call: Call,
+) -> Result<(), String> {
     pin(options.thread);
     let mut engine = Engine::with_registry(options, registry);
+    engine.listen_to(call.clone());
     let lived = catch_unwind(AssertUnwindSafe(|| {
         loop {
             let mut mail = Err(mpsc::TryRecvError::Empty);
@@ -314,7 +328,11 @@ fn work(options: Options, registry: Registry, inbox: &mpsc::Receiver<Task>) -> R
                 mail = inbox.recv().map_err(|_| mpsc::TryRecvError::Disconnected);
             }
             match mail {
-                Ok(task) => task(&mut engine),
+                Ok(task) => {
+                    task(&mut engine);
+                    // There may be another one, which came before the request was taken.
+                    call.request_here();
+                }
                 Err(mpsc::TryRecvError::Disconnected) => return,
                 Err(mpsc::TryRecvError::Empty) => {}
             }
@@ -367,5 +385,18 @@ mod tests {
         // Until it sleeps.
         std::thread::sleep(Duration::from_millis(100));
         drop(worker);
+    }
+
+    /// As long as the tests' patience, it would not answer before its next breath.
+    #[test]
+    fn a_network_that_rests_stops_at_once() {
+        let options = Options { pace: Pace::Hertz(0.001), ..Options::default() };
+        let mut threads = Threads::new(options, Registry::standard().clone());
+        let mut config = Config::new();
+        config.app("sink", "Sink", toml::Table::new()).unwrap();
+        threads.configure(&config).unwrap();
+        std::thread::sleep(Duration::from_millis(100));
+        assert_eq!(threads.ask_all(|_| ()).len(), 1, "it answers");
+        threads.stop().unwrap();
     }
 }

@@ -165,7 +165,8 @@ fn what_belongs_to_its_link_stays_there() {
     let mut stayed = 0;
     for limit in [1, 9] {
         let near = [[0; 4], [0, 1, 2, 3], [127, 0, 0, 1], [127, 9, 9, 9], [255; 4]];
-        let v4s = near.iter().flat_map(|near| [(*near, THERE), (US, *near)]);
+        let near = near.iter().chain(&[[169, 254, 0, 0], [169, 254, 255, 255]]);
+        let v4s = near.flat_map(|near| [(*near, THERE), (US, *near)]);
         for (from, to) in
             v4s.chain([([224, 0, 0, 1], THERE), ([239, 1, 2, 3], THERE), (US, [224, 0, 0, 251])])
         {
@@ -189,7 +190,8 @@ fn what_belongs_to_its_link_stays_there() {
     for (from, to) in [
         ([1, 0, 0, 0], [126, 255, 255, 255]),
         ([128, 0, 0, 0], [223, 255, 255, 255]),
-        ([169, 254, 0, 1], [224, 0, 1, 0]),
+        ([169, 253, 255, 255], [224, 0, 1, 0]),
+        ([169, 255, 0, 0], [169, 0, 254, 169]),
         ([240, 0, 0, 1], [255, 255, 255, 254]),
     ] {
         let sent = v4(from, to, 9, 20);

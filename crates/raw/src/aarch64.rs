@@ -214,6 +214,12 @@ global_asm!(
     "\\how x15, x18, [x17, #128]",
     "\\how x28, x29, [x17, #144]",
     ".endm",
+    // The program's handler of the signal in x0.
+    ".macro shortwire_raw_find",
+    "adrp x16, {handlers}",
+    "add x16, x16, :lo12:{handlers}",
+    "ldr x16, [x16, w0, uxtw #3]",
+    ".endm",
     ".balign 64",
     ".globl shortwire_raw_entry",
     ".hidden shortwire_raw_entry",
@@ -292,10 +298,23 @@ global_asm!(
     "sub x17, x17, #({frame} - 1)",
     "ldr x18, [x17, #{platform}]",
     "ldr x28, [x17, #{goroutine}]",
+    // Where the program has given it no stack, the kernel begins it on that of the call: it goes on to the program's
+    // own, where there is as much room as the program expects.
+    "mov x10, sp",
+    "sub x10, x10, x16",
+    "cmp x10, x9",
+    "b.hs 4f",
+    "shortwire_raw_find",
+    "mov x9, sp",
+    "ldr x10, [x17, #{program}]",
+    "mov sp, x10",
+    "stp x9, x30, [sp, #-16]!",
+    "blr x16",
+    "ldp x9, x30, [sp]",
+    "mov sp, x9",
+    "ret",
     "4:",
-    "adrp x16, {handlers}",
-    "add x16, x16, :lo12:{handlers}",
-    "ldr x16, [x16, w0, uxtw #3]",
+    "shortwire_raw_find",
     "br x16",
     ".popsection",
     page = const PAGE,
@@ -306,7 +325,7 @@ global_asm!(
     program = const FRAME - 8,
     platform = const PLATFORM,
     goroutine = const GOROUTINE,
-    interrupted = const signals::INTERRUPTED,
+    interrupted = const INTERRUPTED,
     kept = const offset_of!(Block, kept),
     back = const offset_of!(Block, back),
     child = const offset_of!(Block, child),
@@ -322,6 +341,11 @@ unsafe extern "C" {
     fn shortwire_raw_clone();
     fn shortwire_raw_handler();
 }
+
+/// Where above a handler's stack the kernel puts the stack pointer of what was interrupted: a `siginfo_t`, and a
+/// `ucontext_t` with its `sp`.
+const INTERRUPTED: usize =
+    128 + offset_of!(libc::ucontext_t, uc_mcontext) + offset_of!(libc::mcontext_t, sp);
 
 /// What the kernel is told for a handler of the program's.
 pub fn handler() -> usize {

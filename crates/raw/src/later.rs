@@ -65,19 +65,67 @@ fn touches(a: &Range<usize>, b: &Range<usize>) -> bool {
     a.start < b.end && b.start < a.end
 }
 
-/// Something else is there now, or nothing.
-fn forget(range: &Range<usize>) {
-    with(|known| {
-        known.files.iter_mut().filter(|file| touches(file, range)).for_each(|file| *file = 0..0);
-        for place in &mut known.changed {
-            let is_gone = |changed: &mut Changed| {
-                range.start <= changed.code.start && changed.code.end <= range.end
-            };
-            if let Some(changed) = place.take_if(is_gone) {
-                changed.area.unmap();
-            }
-        }
+/// The pages from a call's first argument on, as many as its second says. Of a length that is refused:
+/// to the end of all memory.
+fn pages(call: &Call) -> Range<usize> {
+    let [at, len, ..] = call.given;
+    let end = at.saturating_add(len).checked_next_multiple_of(kernel_page());
+    at..end.unwrap_or(usize::MAX)
+}
+
+/// What is known of a range. It is taken out while the range is still what it was: behind a munmap
+/// another thread may have mapped code there, and what is known of that would go with it.
+#[derive(Default)]
+struct Taken {
+    changed: Vec<Changed>,
+    files: Vec<Range<usize>>,
+}
+
+fn take(range: &Range<usize>) -> Taken {
+    let all = with(|known| Taken {
+        changed: known
+            .changed
+            .iter_mut()
+            .filter_map(|place| place.take_if(|it| it.is_in(range)))
+            .collect(),
+        files: known
+            .files
+            .iter_mut()
+            .filter(|file| touches(file, range))
+            .map(core::mem::take)
+            .collect(),
     });
+    all.unwrap_or_default()
+}
+
+impl Taken {
+    /// The range is as it was.
+    fn put_back(self) {
+        with(|known| self.files.into_iter().for_each(|file| known.note_file(file)));
+        self.changed.into_iter().for_each(|changed| remember(changed.code, changed.area));
+    }
+
+    /// Something else is there now, or nothing.
+    fn forget(self) {
+        self.changed.iter().for_each(|changed| changed.area.unmap());
+    }
+}
+
+impl Changed {
+    fn is_in(&self, range: &Range<usize>) -> bool {
+        range.start <= self.code.start && self.code.end <= range.end
+    }
+}
+
+impl Known {
+    fn note_file(&mut self, file: Range<usize>) {
+        if let Some(free) = self.files.iter_mut().find(|free| **free == (0..0)) {
+            *free = file;
+            return;
+        }
+        self.files[self.next] = file;
+        self.next = (self.next + 1) % MOST;
+    }
 }
 
 fn remember(code: Range<usize>, area: Area) {
@@ -90,12 +138,12 @@ fn remember(code: Range<usize>, area: Area) {
 
 /// A call of munmap, and its result.
 pub fn unmap(call: &Call) -> isize {
+    let taken = take(&pages(call));
     let result = plain(call);
     if result == 0 {
-        forget(
-            &(call.given[0]
-                ..call.given[0].saturating_add(call.given[1]).next_multiple_of(kernel_page())),
-        );
+        taken.forget()
+    } else {
+        taken.put_back()
     }
     result
 }
@@ -105,7 +153,8 @@ pub fn map(call: &Call) -> isize {
     let result = plain(call);
     let Ok(at) = usize::try_from(result) else { return result };
     let range = at..(at + call.given[1]).next_multiple_of(kernel_page());
-    forget(&range);
+    // What lay there before, if anything did, ended with this very call.
+    take(&range).forget();
     let [_, _, access, flags, file, offset] = call.arguments();
     let (access, flags, file) = (access as c_int, flags as c_int, file as c_int);
     // What others may write to as well is no file of code.
@@ -118,10 +167,7 @@ pub fn map(call: &Call) -> isize {
     let range = at..at + range.len().min(size.saturating_sub(offset));
     if access & libc::PROT_EXEC == 0 {
         if Headers::read(file).is_some() {
-            with(|known| {
-                known.files[known.next] = range;
-                known.next = (known.next + 1) % MOST;
-            });
+            with(|known| known.note_file(range));
         }
         return result;
     }
@@ -142,13 +188,16 @@ pub fn map(call: &Call) -> isize {
             [at, call.given[1], call.given[2], flags as usize, call.given[4], call.given[5]];
         // SAFETY: the program's own call, to which the kernel has given this place.
         unsafe { sys::by_list(libc::SYS_mmap, arguments) };
-        log::say_code(path, "the kernel does not let it be changed");
+        // A part of it may have got jumps.
+        take(&range).forget();
+        log::say_code(path, REFUSED);
     } else {
         log::say_code(path, UNDECIDED);
     }
     result
 }
 
+const REFUSED: &str = "the kernel does not let it be changed";
 const UNDECIDED: &str = "it has system calls that cannot be told, or cannot be made to jump";
 
 /// Where in a file that was mapped from `offset` on there is code: all of it if it is no program or
@@ -194,8 +243,7 @@ pub fn protect_as_asked(call: &Call) -> isize {
     if result != 0 || !is_code || fds::has_stopped() {
         return result;
     }
-    let range =
-        call.given[0]..call.given[0].saturating_add(call.given[1]).next_multiple_of(kernel_page());
+    let range = pages(call);
     let part = |file: &mut Range<usize>| {
         let (at, end) = (file.start.max(range.start), file.end.min(range.end));
         // Code with jumps in it is not to be judged again.
@@ -205,11 +253,20 @@ pub fn protect_as_asked(call: &Call) -> isize {
     let parts = with(|known| {
         known.files.iter_mut().filter(|file| touches(file, &range)).map(part).collect::<Vec<_>>()
     });
+    let mut is_refused = false;
     for code in parts.unwrap_or_default() {
         let pages = code.at..code.at + code.len;
-        if change(&[code], pages, access) != Some(false) {
-            log::say_code(c"a file that was made code", UNDECIDED);
+        const NAME: &CStr = c"a file that was made code";
+        match change(&[code], pages, access) {
+            Some(false) => {}
+            Some(true) => log::say_code(NAME, UNDECIDED),
+            None => {
+                log::say_code(NAME, REFUSED);
+                is_refused = true;
+            }
         }
     }
-    result
+    // Pages that were changed and put back the kernel may not let be code any more: that is for the
+    // program to know.
+    if is_refused { plain(call) } else { result }
 }

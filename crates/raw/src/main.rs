@@ -51,8 +51,7 @@ mod load;
 mod memory;
 #[cfg(shortwire_raw)]
 mod patch;
-#[cfg(all(shortwire_raw, target_arch = "aarch64"))]
-#[path = "aarch64/signals.rs"]
+#[cfg(shortwire_raw)]
 mod signals;
 #[cfg(shortwire_raw)]
 #[path = "../../preload/src/start.rs"]

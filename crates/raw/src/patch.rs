@@ -50,31 +50,59 @@ impl Code {
     }
 
     /// Puts jumps there; the code may then be used by `access`. The area that they lead to, an empty one
-    /// if there are none; None if that cannot be done: the code is not to be run from this memory then.
+    /// if there are none; None if that cannot be done: the code is as it was then, as far as the kernel
+    /// lets it be code.
     pub fn patch(&self, windows: &[Window], access: i32) -> Option<Area> {
         if windows.is_empty() {
             return Some(Area { at: 0, len: 0 });
         }
         let area = Area::near(self, AREA_HEAD + windows.len() * LONGEST_STUB)?;
-        let is_done = self.put_all(windows, &area, access);
-        if is_done.is_none() {
+        let put = match self.write_stubs(windows, &area) {
+            Some(mut jumps) => self.exchange(&mut jumps, access),
+            None => Put::No,
+        };
+        if put == Put::No {
             area.unmap();
         }
-        is_done.map(|()| area)
+        (put == Put::Yes).then_some(area)
     }
 
-    fn put_all(&self, windows: &[Window], area: &Area, access: i32) -> Option<()> {
+    /// Writes what jumps lead to, and makes it code: who forbids that has forbidden it before the
+    /// program's is touched.
+    fn write_stubs(&self, windows: &[Window], area: &Area) -> Option<Vec<Jump>> {
         put(area.at, &sites::area_head(entry(), &OF_PROGRAMS));
-        self.protect(libc::PROT_READ | libc::PROT_WRITE)?;
-        for (i, window) in windows.iter().enumerate() {
+        let jumps = windows.iter().enumerate().map(|(i, window)| {
             let stub = area.at + AREA_HEAD + i * LONGEST_STUB;
-            put_jump(self, window, area.at, stub, Plain::InPlace)?;
-        }
+            put_stub(self, window, area.at, stub, Plain::InPlace)?;
+            Jump::to(self, window, stub)
+        });
+        let jumps = jumps.collect::<Option<Vec<_>>>()?;
         arch::is_code(area.at, area.len);
-        let jumps = windows.iter().map(Window::replaced);
-        jumps.for_each(|jump| arch::is_code(self.at + jump.start, jump.len()));
         protect((area.at, area.len), CODE)?;
-        self.protect(access)
+        Some(jumps)
+    }
+
+    /// Puts the jumps in their places. Where the kernel lets it be changed, and then be code no more, what
+    /// was there is put back: part of a jump would end the program, and so would one that leads nowhere.
+    fn exchange(&self, jumps: &mut [Jump], access: i32) -> Put {
+        const CHANGING: i32 = libc::PROT_READ | libc::PROT_WRITE;
+        let put = match self.protect(CHANGING) {
+            None => Put::No,
+            Some(()) => {
+                jumps.iter_mut().for_each(Jump::exchange);
+                match self.protect(access) {
+                    Some(()) => return Put::Yes,
+                    None if self.protect(CHANGING).is_none() => Put::ForEver,
+                    None => {
+                        jumps.iter_mut().for_each(Jump::exchange);
+                        Put::No
+                    }
+                }
+            }
+        };
+        // A range may have been changed in part before it was refused.
+        self.protect(access);
+        put
     }
 
     /// Its pages may be used so from now on.
@@ -85,8 +113,46 @@ impl Code {
     }
 }
 
+/// Whether jumps are in code.
+#[derive(PartialEq, Eq)]
+enum Put {
+    Yes,
+    No,
+    /// They could not be taken out again.
+    ForEver,
+}
+
+/// A jump, while it is not in its place what is there.
+struct Jump {
+    at: usize,
+    bytes: [u8; LONGEST_WINDOW],
+    len: usize,
+}
+
+impl Jump {
+    fn to(code: &Code, window: &Window, stub: usize) -> Option<Jump> {
+        let (at, len) = (code.at + window.start, window.replaced().len());
+        let mut bytes = [0; LONGEST_WINDOW];
+        sites::jump(code.at as u64, window, stub as u64, &mut bytes[..len])?;
+        Some(Jump { at, bytes, len })
+    }
+
+    /// With what is there, in code that is writable now.
+    fn exchange(&mut self) {
+        let ours = &mut self.bytes[..self.len];
+        // SAFETY: in code that is readable now and runs later.
+        let theirs = unsafe { slice::from_raw_parts(self.at as *const u8, ours.len()) };
+        let mut before = [0; LONGEST_WINDOW];
+        before[..ours.len()].copy_from_slice(theirs);
+        put(self.at, ours);
+        arch::is_code(self.at, ours.len());
+        self.bytes = before;
+    }
+}
+
 /// Puts one jump in code that is writable now, and what it leads to at `stub` in the area. Where a call
 /// is made that is left to the program.
+#[cfg(target_arch = "x86_64")]
 pub fn put_jump(
     code: &Code,
     window: &Window,
@@ -94,15 +160,18 @@ pub fn put_jump(
     stub: usize,
     made: Plain,
 ) -> Option<usize> {
-    let base = code.at as u64;
+    let plain = put_stub(code, window, area, stub, made)?;
+    Jump::to(code, window, stub)?.exchange();
+    Some(plain)
+}
+
+/// The first half of it.
+fn put_stub(code: &Code, window: &Window, area: usize, stub: usize, made: Plain) -> Option<usize> {
     let mut bytes = [0; LONGEST_STUB];
-    let (text, area, at) = (code.bytes(), area as u64, stub as u64);
+    let (text, base) = (code.bytes(), code.at as u64);
+    let (area, at) = (area as u64, stub as u64);
     let Stub { len, plain } = sites::stub(text, base, window, area, at, made, &mut bytes)?;
     put(stub, &bytes[..len]);
-    let mut bytes = [0; LONGEST_WINDOW];
-    let bytes = &mut bytes[..window.replaced().len()];
-    sites::jump(base, window, stub as u64, bytes)?;
-    put(code.at + window.start, bytes);
     Some(plain as usize)
 }
 

@@ -8,9 +8,10 @@ use sites::Call;
 use smc::sys;
 use socket::fds;
 
-use crate::call::plain;
-use crate::dispatch;
-use crate::entry::{Block, answer};
+use crate::entry::{Block, STACKS, answer};
+use crate::{dispatch, signals};
+
+pub use crate::signals::action;
 
 /// Of programs for this machine.
 pub const MACHINE: u16 = 62;
@@ -167,7 +168,48 @@ global_asm!(
     "cmp qword ptr [rip + {net}], 0",
     "jne shortwire_raw_told",
     "jmp rcx",
+    // A signal's handler. The kernel begins it on a stack of ours if the signal has come in the middle of a call and the
+    // program has given it none: it goes on to the program's own, where there is as much room as the program expects.
+    ".globl shortwire_raw_handler",
+    ".hidden shortwire_raw_handler",
+    "shortwire_raw_handler:",
+    "lea rax, [rip + {handlers}]",
+    "mov ecx, edi",
+    "mov rax, [rax + rcx * 8]",
+    "mov r11, gs:[{own}]",
+    "add r11, {page}",
+    "mov rcx, rsp",
+    "sub rcx, r11",
+    "cmp rcx, {stacks}",
+    "jae 6f",
+    // The end of that stack, with the program's stack pointer right below, unless the signal has come in front of the
+    // push that puts it there.
+    "or rcx, {stack} - 1",
+    "lea r11, [r11 + rcx + 1]",
+    "cmp r11, [rdx + {rsp}]",
+    "jne 7f",
+    "mov rcx, [rdx + {r11}]",
+    "mov [r11 - 8], rcx",
+    "7:",
+    "mov rcx, [r11 - 8]",
+    "mov r11, rsp",
+    // Behind what a function may keep below its stack.
+    "lea rsp, [rcx - 128]",
+    "and rsp, -16",
+    "push r11",
+    "push r11",
+    "call rax",
+    "mov rsp, [rsp]",
+    "ret",
+    "6:",
+    "jmp rax",
     ".popsection",
+    handlers = sym signals::HANDLERS,
+    own = const OWN,
+    page = const PAGE,
+    stacks = const STACKS * STACK,
+    rsp = const INTERRUPTED + 8 * libc::REG_RSP as usize,
+    r11 = const INTERRUPTED + 8 * libc::REG_R11 as usize,
     next = const NEXT,
     back = const BACK,
     kept = const KEPT,
@@ -184,6 +226,16 @@ global_asm!(
 unsafe extern "C" {
     fn shortwire_raw_entry();
     fn shortwire_raw_clone();
+    fn shortwire_raw_handler();
+}
+
+/// Where in a `ucontext_t` the registers are of what was interrupted.
+const INTERRUPTED: usize =
+    offset_of!(libc::ucontext_t, uc_mcontext) + offset_of!(libc::mcontext_t, gregs);
+
+/// What the kernel is told for a handler of the program's.
+pub fn handler() -> usize {
+    shortwire_raw_handler as *const () as usize
 }
 
 /// Where stubs jump to.
@@ -212,11 +264,6 @@ pub fn take_pointer(_call: &mut Call) -> Option<usize> {
 
 /// See `take_pointer`.
 pub fn set_pointer(_block: &Block, _pointer: usize) {}
-
-/// A call of rt_sigaction, and its result.
-pub fn action(call: &Call) -> isize {
-    plain(call)
-}
 
 /// The result of a call that is this machine's alone.
 pub fn answer_own(call: &Call) -> Option<isize> {

@@ -108,11 +108,6 @@ pub fn shines(at: &Place) -> bool {
     (is_lit(at) || is_lit(&at.anywhere())) && at.is_here()
 }
 
-/// Out of the application's way.
-pub fn park(beacon: OwnedFd) -> i32 {
-    crate::shared::meet::park(beacon)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,10 +1,11 @@
 //! What other processes are told of this process's rsockets: rows in a memfd that readers of the
 //! same user find as `/proc/PID/fd/N` by its name. Their layout is `shm::rsockets`.
 //!
-//! The descriptor is only there to be found: an application that closes all descriptors takes the
-//! rows out of sight, and nothing else happens. A fork child writes on in the same rows.
+//! The descriptor is only there to be found: where an application that closes all descriptors gets at
+//! it, the rows are out of sight, and nothing else happens. A fork child writes on in the same rows.
 #![allow(unsafe_code)]
 
+use crate::hidden;
 use crate::kept::{Done, Kept};
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering::*};
@@ -130,7 +131,7 @@ fn make() -> rustix::io::Result<*mut File> {
     unsafe { &*at }.head.magic.store(MAGIC, Relaxed);
     // Where the numbers end before that it stays where it is.
     let high = rustix::io::fcntl_dupfd_cloexec(&memory, LOWEST);
-    let _ = high.unwrap_or(memory).into_raw_fd();
+    hidden::add(high.unwrap_or(memory).into_raw_fd());
     Ok(at)
 }
 

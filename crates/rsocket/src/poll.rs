@@ -1,7 +1,7 @@
 //! rpoll and rselect: rsockets and other descriptors in one wait.
 #![allow(unsafe_code)]
 
-use crate::socket::{Phase, Socket, last_error};
+use crate::socket::{Phase, Socket, Wait, last_error};
 use crate::{config, kernel, table};
 use shm::Errno;
 use std::time::{Duration, Instant};
@@ -77,11 +77,13 @@ pub fn look(socket: &Socket, events: i16) -> i16 {
             let _ = kernel_poll(&mut one, Some(Duration::ZERO), None);
             one[0].revents
         }
-        Phase::Connecting | Phase::Requested | Phase::Accepting => match socket.advance(false) {
-            Ok(()) => socket.streaming().map_or(0, |stream| stream.poll(events)),
-            Err(Errno::AGAIN) => 0,
-            Err(_) => failed(events),
-        },
+        Phase::Connecting | Phase::Requested | Phase::Accepting => {
+            match socket.advance(Wait::Not) {
+                Ok(()) => socket.streaming().map_or(0, |stream| stream.poll(events)),
+                Err(Errno::AGAIN) => 0,
+                Err(_) => failed(events),
+            }
+        }
         Phase::Failed => failed(events),
         Phase::Streaming if socket.is_elsewhere() => failed(events),
         Phase::Idle | Phase::Streaming => 0,

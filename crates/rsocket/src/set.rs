@@ -11,9 +11,11 @@
 
 mod member;
 
+use crate::hidden::Hidden;
+use crate::numbers::Numbers;
 use crate::socket::{Socket, last_error};
 use crate::{config, kernel, poll, socket, table};
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use member::Member;
 use rustix::event::epoll;
 use rustix::event::{EventfdFlags, eventfd};
@@ -33,8 +35,8 @@ const HEARD: usize = 64;
 /// See the head of this file.
 pub struct Set {
     outer: OwnedFd,
-    inner: OwnedFd,
-    bell: OwnedFd,
+    inner: Hidden,
+    bell: Hidden,
     sleepers: AtomicU32,
     closed: AtomicBool,
     members: Mutex<Members>,
@@ -74,8 +76,8 @@ pub fn create(flags: i32) -> Result<RawFd, Errno> {
     let outer = epoll::create(epoll::CreateFlags::from_bits_retain(
         (flags & libc::EPOLL_CLOEXEC).cast_unsigned(),
     ))?;
-    let inner = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-    let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+    let inner = Hidden::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
+    let bell = Hidden::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
     for (fd, token) in [(inner.as_fd(), INNER), (bell.as_fd(), BELL)] {
         epoll::add(&outer, fd, epoll::EventData::new_u64(token), epoll::EventFlags::IN)?;
     }
@@ -183,37 +185,10 @@ pub fn numbers() -> Vec<RawFd> {
     sets().keys().copied().collect()
 }
 
-/// A bit for each number; sets with higher ones are not told from other descriptors.
-struct Known([AtomicU64; 1 << 14]);
-
 /// The generation whose sets they are: a child of a fork has none of its parent's.
 static KNOWN_IN: AtomicU32 = AtomicU32::new(0);
-static KNOWN: Known = Known([const { AtomicU64::new(0) }; 1 << 14]);
-
-impl Known {
-    fn word(&self, fd: RawFd) -> Option<(&AtomicU64, u64)> {
-        let fd = usize::try_from(fd).ok()?;
-        Some((self.0.get(fd / 64)?, 1 << (fd % 64)))
-    }
-
-    fn mark(&self, fd: RawFd, is_set: bool) {
-        match (self.word(fd), is_set) {
-            (Some((word, bit)), true) => drop(word.fetch_or(bit, Ordering::Relaxed)),
-            (Some((word, bit)), false) => drop(word.fetch_and(!bit, Ordering::Relaxed)),
-            (None, _) => {}
-        }
-    }
-
-    fn has(&self, fd: RawFd) -> bool {
-        self.word(fd).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
-    }
-
-    fn clear(&self) {
-        // What was never written is not to be: it would be memory.
-        let used = self.0.iter().filter(|word| word.load(Ordering::Relaxed) != 0);
-        used.for_each(|word| word.store(0, Ordering::Relaxed));
-    }
-}
+/// Sets with higher numbers are not told from other descriptors.
+static KNOWN: Numbers = Numbers::new();
 
 /// What a thread that is about to sleep has prepared.
 #[derive(Default)]

@@ -24,6 +24,7 @@ pub(crate) mod tests;
 
 pub use exposed::after_fork_child;
 
+use crate::hidden;
 use crate::provider::{Completion, Endpoint, Lane, PostError, Region, Remote, TABLES};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -218,19 +219,24 @@ impl QueuePair {
         self.close_windows();
         if !last {
             // Who else has it may never close it in order: the child of a fork that runs another
-            // program. SYNC: left. Before the socket ends, which is what makes the peer look.
-            Self::word(self.peer, LEFT).store(1, Ordering::Release);
+            // program.
+            self.announce_end();
         }
         let socket = self.socket.load(Ordering::Relaxed);
         if last {
             self.socket.store(CLOSED, Ordering::Relaxed);
         }
         if socket != CLOSED {
-            // SAFETY: ours since `new`, and closed once by each process, which has taken it from
-            // its table.
-            unsafe { rustix::io::close(socket) };
+            // Ours since `new`, and closed once by each process, which has taken it from its table.
+            hidden::close(socket);
         }
         DEVICE.drop_group(self.group);
+    }
+
+    /// From now on the end of the socket is one in order, and no death.
+    pub fn announce_end(&self) {
+        // SYNC: left. Before the socket ends, which is what makes the peer look.
+        Self::word(self.peer, LEFT).store(1, Ordering::Release);
     }
 
     /// Lets go of what is here of a connection that another process has made, after the fork that
@@ -238,8 +244,7 @@ impl QueuePair {
     pub fn leave(&self) {
         let socket = self.socket.load(Ordering::Relaxed);
         if self.since_accept && socket != CLOSED {
-            // SAFETY: as in `close`.
-            unsafe { rustix::io::close(socket) };
+            hidden::close(socket);
         }
         DEVICE.drop_group(self.group);
     }

@@ -7,22 +7,26 @@
 #![allow(unsafe_code)]
 
 mod datagram;
+mod exit;
 mod lifecycle;
 mod options;
 mod transfer;
 mod verbs;
+mod wait;
 
+pub use exit::{before_exit, is_linked};
 pub use lifecycle::{
     accept, accept_either, bind, close, connect, last_error, listen, open, shutdown, take_over,
 };
 pub use transfer::{map, recv, recv_from, send, send_to, unmap, write_mapped};
+pub use wait::Wait;
 
 use crate::provider::{Any, Endpoint};
 use crate::shared::meet::{Answer, Request};
 use crate::stream::{Config, How, Stream};
 use crate::verbs::connect::Connector;
 use crate::wire::ConnData;
-use crate::{census, config, kernel, table};
+use crate::{census, config, table};
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -290,10 +294,10 @@ impl Socket {
 
     /// The stream, for a call that moves data; finishes connecting first.
     #[inline]
-    pub fn stream(&self, block: bool) -> Result<&Stream<Any>, Errno> {
+    pub fn stream(&self, wait: Wait) -> Result<&Stream<Any>, Errno> {
         match self.streaming() {
             Some(stream) => Ok(stream),
-            None => self.become_stream(block),
+            None => self.become_stream(wait),
         }
     }
 
@@ -303,9 +307,9 @@ impl Socket {
         const PATIENCE: Duration = Duration::from_secs(1);
         let start = Instant::now();
         loop {
-            match self.stream(false) {
+            match self.stream(Wait::Not) {
                 Err(Errno::AGAIN) if !self.is_nonblocking() || start.elapsed() < PATIENCE => {
-                    self.wait_to_advance()?;
+                    self.wait_to_advance(Wait::ForEver)?;
                 }
                 done => return done,
             }
@@ -313,10 +317,10 @@ impl Socket {
     }
 
     #[cold]
-    fn become_stream(&self, block: bool) -> Result<&Stream<Any>, Errno> {
+    fn become_stream(&self, wait: Wait) -> Result<&Stream<Any>, Errno> {
         match self.phase() {
             Phase::Connecting | Phase::Requested | Phase::Accepting => {
-                self.advance(block)?;
+                self.advance(wait)?;
                 self.streaming().ok_or(Errno::AGAIN)
             }
             Phase::Streaming => self.streaming().ok_or(Errno::NOTCONN),
@@ -327,9 +331,9 @@ impl Socket {
         }
     }
 
-    /// Goes on connecting. EAGAIN: not finished, and not to be waited for. Other errors end the
-    /// attempt, but for EINTR.
-    pub fn advance(&self, block: bool) -> Result<(), Errno> {
+    /// Goes on connecting. EAGAIN: not finished, and not to be waited for any longer. Other errors end
+    /// the attempt, but for EINTR.
+    pub fn advance(&self, wait: Wait) -> Result<(), Errno> {
         loop {
             {
                 let _held = self.setup.lock().map_err(|_| Errno::AGAIN)?;
@@ -349,10 +353,7 @@ impl Socket {
                     }
                 }
             }
-            if !block {
-                return Err(Errno::AGAIN);
-            }
-            self.wait_to_advance()?;
+            self.wait_to_advance(wait)?;
         }
     }
 
@@ -520,22 +521,5 @@ impl Socket {
             }
         }
         fds.into_iter().filter(|(fd, _)| *fd >= 0)
-    }
-
-    fn wait_to_advance(&self) -> Result<(), Errno> {
-        // Another thread that takes the last step in the meantime leaves nothing to wait for, or
-        // takes what would have woken us: look again before long.
-        const LOOK_AGAIN: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 20_000_000 };
-        let entry = |(fd, events)| libc::pollfd { fd, events, revents: 0 };
-        let mut fds: Vec<libc::pollfd> = self.wait_fds().map(entry).collect();
-        if fds.is_empty() {
-            return Ok(());
-        }
-        // SAFETY: a slice of entries, and a time.
-        match unsafe { kernel::ppoll(fds.as_mut_ptr(), fds.len(), &LOOK_AGAIN, core::ptr::null()) }
-        {
-            -1 => Err(last_error()),
-            _ => Ok(()),
-        }
     }
 }

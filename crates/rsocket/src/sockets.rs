@@ -9,7 +9,7 @@
 
 use crate::beacon::{self, Place};
 use crate::socket::{self, Socket};
-use crate::{kernel, set, table};
+use crate::{hidden, kernel, set, table};
 use rustix::fd::RawFd;
 use shm::Errno;
 
@@ -68,7 +68,7 @@ pub fn listen(fd: RawFd, backlog: i32) -> Option<Result<(), Errno>> {
     let done = socket::listen(fd, backlog);
     if done.is_ok() {
         if let Some(beacon) = Place::of_socket(fd).and_then(|at| beacon::light(&at)) {
-            socket.keep_beacon(beacon::park(beacon));
+            socket.keep_beacon(hidden::park(beacon));
         }
         set::changed(fd);
     }
@@ -134,8 +134,39 @@ pub fn waiting(fd: RawFd) -> Option<usize> {
     table::find(fd)?.streaming().map(crate::stream::Stream::available)
 }
 
+/// To be called where a process is about to end without its destructors: what it leaves open is to
+/// end in order all the same.
+pub fn before_exit() {
+    socket::before_exit();
+}
+
+/// Whether it is a descriptor of the library's own, which the application has not opened.
+pub fn is_hidden(fd: RawFd) -> bool {
+    hidden::contains(fd) && is_own_process()
+}
+
+/// As `close_range`, which `call` does for a part of the range: around what is hidden. In the child of
+/// a `vfork` all goes, which its exec would end as well.
+pub fn close_range(first: u32, last: u32, call: impl Fn(u32, u32) -> i32) -> i32 {
+    if first > last || !is_own_process() {
+        return call(first, last);
+    }
+    close_all(first, last);
+    let (mut from, mut done) = (first, 0);
+    for fd in hidden::within(first, last) {
+        if fd > from {
+            done = call(from, fd - 1).min(done);
+        }
+        from = fd + 1;
+    }
+    if from <= last {
+        done = call(from, last).min(done);
+    }
+    done
+}
+
 /// Closes the rsockets and sets of these numbers.
-pub fn close_all(first: u32, last: u32) {
+fn close_all(first: u32, last: u32) {
     let mut found = Vec::new();
     table::each_number(|fd| found.push(fd));
     found.extend(set::numbers());
@@ -147,10 +178,6 @@ pub fn close_all(first: u32, last: u32) {
 impl Socket {
     /// Closed with the listener.
     fn keep_beacon(&self, beacon: RawFd) {
-        let before = self.swap_beacon(beacon);
-        if before >= 0 {
-            // SAFETY: ours, and nobody has it any more.
-            unsafe { kernel::close(before) };
-        }
+        hidden::close(self.swap_beacon(beacon));
     }
 }

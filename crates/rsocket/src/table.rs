@@ -97,6 +97,7 @@ pub fn insert(fd: RawFd, socket: &'static Socket) -> Result<(), Errno> {
     REGISTERED.once(|| unsafe {
         libc::pthread_atfork(Some(before_fork), None, Some(after_fork_child));
     });
+    crate::socket::is_linked();
     if OWNER.load(Ordering::Relaxed) == 0 {
         OWNER.store(std::process::id(), Ordering::Relaxed);
     }
@@ -253,7 +254,8 @@ pub fn forks() -> u32 {
     FORKS.load(Ordering::Relaxed)
 }
 
-fn each(mut f: impl FnMut(&'static Socket)) {
+/// All sockets.
+pub fn each(mut f: impl FnMut(&'static Socket)) {
     for chunk in &CHUNKS {
         // SAFETY: null, or never freed.
         let Some(chunk) = (unsafe { chunk.load(Ordering::Acquire).as_ref() }) else { continue };

@@ -47,7 +47,7 @@ fn code_that_comes_later() {
         let library = in_c(c, "later_library.c", "musl-gcc", &shared)?;
         let untold = in_c(c, "later_library.c", "musl-gcc", &["-shared", "-fPIC", "-DUNTOLD"])?;
         let many = compile("many")?;
-        for how in ["dlopen", "mapped", "protected", "again"] {
+        for how in ["dlopen", "mapped", "protected", "again", "beside"] {
             let log = c.dir().join(format!("log-{how}"));
             let mut command = raw(&client);
             // The port comes first.
@@ -77,6 +77,29 @@ fn code_that_comes_later() {
         let line = format!("{path}, which was mapped, makes calls that may pass unseen");
         // One for each client.
         assert!(lines.contains(&line) && lines.lines().count() == clients, "{lines}");
+        Ok(())
+    });
+}
+
+/// Who forbids that memory becomes code has forbidden it before the library's code is touched.
+#[test]
+fn code_that_cannot_be_changed_stays_as_it_is() {
+    case("raw-refused", |c| {
+        let client = in_c(c, "later.c", "musl-gcc", &[])?;
+        let library = in_c(c, "later_library.c", "musl-gcc", &["-shared", "-fPIC"])?;
+        let (many, confine) = (compile("many")?, compile("confine")?);
+        let port = Ports::Low.free();
+        let number = port.to_string();
+        // Its calls pass unseen, so that the connection is to stay on TCP.
+        let mut server = Side::Plain.command(&many);
+        let mut server = c.serve("server", port, server.args(["server", &number]));
+        for how in ["mapped", "protected"] {
+            let mut command = Command::new(&confine);
+            command.args(["onepage", "--"]).arg(shortwire()).args(["run", "--raw", "auto", "--"]);
+            command.arg(&client).arg(&number).arg(&library).args([how, "200"]);
+            assert_eq!(c.start("client", &mut command).success(secs(60)), "done\n", "{how}");
+        }
+        server.stop();
         Ok(())
     });
 }

@@ -321,6 +321,16 @@ fn bad_input_is_answered_with_what_to_do() {
         ("engine.main{ duration = 'x' }", "`duration` must be a number of seconds"),
         ("engine.main{ done = 3 }", "`done` must be a function"),
         (
+            "engine.Hz = 0\nengine.main{}",
+            "(command line):2: engine.main: `engine.Hz` must be a number",
+        ),
+        ("engine.Hz = -1 engine.main{}", "from 0.001 to 1e+09, not -1"),
+        ("engine.Hz = 0/0 engine.main{}", "`engine.Hz` must be a number"),
+        ("engine.Hz = math.huge engine.main{}", "not inf"),
+        ("engine.Hz = 'often' engine.main{}", "not often"),
+        ("engine.tick_Hz = 0/0 engine.main{}", "`engine.tick_Hz` must be a number"),
+        ("engine.maxsleep = {} engine.main{}", "`engine.maxsleep` must be a number"),
+        (
             "local c = config.new() config.app(c, 'a', 'Sorce') engine.configure(c)",
             "did you mean 'Source'?",
         ),

@@ -193,12 +193,12 @@ impl From<Asked> for Way {
 }
 
 /// Whether a packet must not leave its link (RFC 1812, 5.3.7): from or to "this network" or a
-/// loopback, from a group, from or to all; to a group of its link (RFC 5771, 4). The first byte of
-/// each address tells it of most.
+/// loopback, from a group, from or to all; from or to an address of a link (RFC 3927, 7); to a group
+/// of its link (RFC 5771, 4). The first byte of each address tells it of most.
 #[inline]
 fn stays_v4(header: &[u8; 20]) -> bool {
-    // 0, 127, 224 to 255.
-    let may = |first: u8| (first.wrapping_add(32) <= 32) | (first == 127);
+    // 0, 127, 169, 224 to 255.
+    let may = |first: u8| (first.wrapping_add(32) <= 32) | (first == 127) | (first == 169);
     (may(header[12]) | may(header[16])) && stays_v4_indeed(header)
 }
 
@@ -207,7 +207,9 @@ fn stays_v4_indeed(header: &[u8; 20]) -> bool {
     let [.., a, b, c, d, e, f, g, h] = *header;
     let (source, destination) =
         (u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h]));
-    let is_here = |address: u32| matches!(address >> 24, 0 | 127) || address == u32::MAX;
+    let is_here = |address: u32| {
+        matches!(address >> 24, 0 | 127) || address >> 16 == 0xa9fe || address == u32::MAX
+    };
     is_here(source) || is_here(destination) || source >> 28 == 0xe || destination >> 8 == 0xe0_0000
 }
 

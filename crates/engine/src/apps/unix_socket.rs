@@ -239,8 +239,9 @@ impl App for UnixSocket {
     }
 
     fn tick(&mut self, io: &Io) {
-        if self.peer.is_none() {
-            self.meet(io.now());
+        match self.peer {
+            None => self.meet(io.now()),
+            Some(_) => self.meeting.follow(io.now()),
         }
     }
 
@@ -267,5 +268,47 @@ impl App for UnixSocket {
         self.part();
         self.meeting.stop();
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::net::UnixDatagram;
+    use std::rc::Rc;
+
+    use super::*;
+
+    /// What has come by then.
+    fn receive(app: &mut UnixSocket, now: u64) -> usize {
+        let output = Rc::new(Link::new());
+        let io = Io::new(vec![None], vec![Some(output.clone())], now);
+        app.tick(&io);
+        app.pull(&io);
+        output.receive_batch(&mut Batch::new())
+    }
+
+    /// The kernel tells only who sends that a peer of datagrams has gone.
+    #[test]
+    fn another_peer_of_datagrams_reaches_an_app_that_only_receives() {
+        let folder = tempfile::tempdir().unwrap();
+        let (own, path) = (folder.path().join("own"), folder.path().join("other"));
+        let args = UnixSocketArgs {
+            path: path.clone(),
+            listen: false,
+            mode: SocketMode::Datagram,
+            local: Some(own.clone()),
+        };
+        let context = Context { name: String::from("app"), thread: 0 };
+        let mut app = UnixSocket::new(args, &context).unwrap();
+        for turn in 1..=3 {
+            let now = turn * 1_000_000_000;
+            let peer = UnixDatagram::bind(&path).unwrap();
+            assert_eq!(receive(&mut app, now), 0);
+            peer.send_to(&[7; 60], &own).unwrap();
+            assert_eq!(receive(&mut app, now + 1), 1);
+            fs::remove_file(&path).unwrap();
+        }
+        app.stop().unwrap();
     }
 }

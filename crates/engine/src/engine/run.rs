@@ -1,6 +1,6 @@
 //! Breathing until something ends it.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::clock::cycles;
 use crate::engine::Engine;
@@ -11,7 +11,8 @@ use crate::pool;
 pub struct Until<'a> {
     /// After so long.
     pub duration: Option<Duration>,
-    /// When this says so; asked at each tick and after each breath that moved nothing.
+    /// When this says so; asked at each tick and after each breath that moved nothing, and by
+    /// [`Threads`](crate::Threads) at any time.
     pub done: Option<Condition<'a>>,
     /// When no app that pulls has anything more and no packet waits on a link.
     pub finished: bool,
@@ -53,7 +54,8 @@ impl Engine {
             }
             let after = self.activity();
             let idle = std::mem::replace(&mut before, after) == after;
-            if idle || std::mem::replace(&mut tick, self.next_tick) != self.next_tick {
+            let ticked = std::mem::replace(&mut tick, self.next_tick) != self.next_tick;
+            if self.call.take() || idle || ticked {
                 if until.finished && self.finished() {
                     break Ended::Finished;
                 }
@@ -74,11 +76,18 @@ impl Engine {
     }
 
     fn rest(&mut self, now: u64, moved: bool) {
-        let mut rest = self.pacer.after(self.options.pace, now, moved);
-        while !rest.is_zero() && !self.stop.requested() {
-            let nap = rest.min(NAP);
-            std::thread::sleep(nap);
-            rest -= nap;
+        let rest = self.pacer.after(self.options.pace, now, moved);
+        if rest.is_zero() {
+            return;
+        }
+        // By the clock: a request that came during the breath ends the first nap at once.
+        let end = Instant::now() + rest;
+        while !self.stop.requested() && !self.call.requested() {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            std::thread::park_timeout(left.min(NAP));
         }
     }
 }

@@ -21,6 +21,7 @@ use socket::faulty;
 use crate::call::plain;
 use crate::candidates::{self, Candidate};
 use crate::patch::{self, Area, CODE, Code, protect, put, put_jump};
+use crate::signals::{self, Action};
 use crate::{arch, entry, front};
 
 /// Those that are to be seen: also those that block signals.
@@ -222,16 +223,6 @@ pub fn for_child(plain: usize) -> usize {
     places().iter().find(|place| place.plain == plain).map_or(plain, |place| place.child)
 }
 
-/// `struct sigaction` of the kernel.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Action {
-    handler: usize,
-    flags: u64,
-    restorer: usize,
-    mask: u64,
-}
-
 /// What the program has asked for the signal to do.
 struct Own(UnsafeCell<Action>);
 // SAFETY: words, of which each is written as a whole.
@@ -421,8 +412,9 @@ fn action(call: &Call, is_child: bool) -> isize {
     if let Some(action) = &given_action {
         given[1] = core::ptr::from_ref(action) as usize;
     }
-    // SAFETY: the program's own call, of a mask without the signal.
-    let result = unsafe { sys::by_list(call.number(), given) };
+    // Of a mask without the signal. A vfork child's handlers are not those of its parent.
+    let call = call.with(given);
+    let result = if is_child { plain(&call) } else { signals::action(&call) };
     if result == 0 && old != 0 && had {
         // SAFETY: the program's own.
         unsafe { (*(old as *mut Action)).mask |= SIGNAL };

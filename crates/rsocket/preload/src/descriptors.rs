@@ -14,6 +14,9 @@ fn is_ours_to_close(fd: c_int) -> bool {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn close(fd: c_int) -> c_int {
+    if sockets::is_hidden(fd) {
+        return failed(Errno::BADF);
+    }
     match is_ours_to_close(fd) {
         true => capi::rclose(fd),
         // SAFETY: no pointers.
@@ -23,20 +26,26 @@ pub extern "C" fn close(fd: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
-    if flags as c_uint & libc::CLOSE_RANGE_CLOEXEC == 0 && sockets::is_own_process() {
-        sockets::close_all(first, last);
-    }
     // SAFETY: no pointers.
-    unsafe { next::close_range(first, last, flags) }
+    let call = |first, last| unsafe { next::close_range(first, last, flags) };
+    if flags as c_uint & libc::CLOSE_RANGE_CLOEXEC != 0 {
+        return call(first, last);
+    }
+    sockets::close_range(first, last, call)
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn closefrom(first: c_int) {
-    if sockets::is_own_process() {
-        sockets::close_all(first.max(0).cast_unsigned(), c_uint::MAX);
+    let first = first.max(0);
+    if close_range(first.cast_unsigned(), c_uint::MAX, 0) < 0 {
+        // A kernel before 5.9: one by one, as far as descriptors go.
+        let mut limit = libc::rlimit { rlim_cur: 1024, rlim_max: 0 };
+        // SAFETY: a limit.
+        unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+        for fd in first..limit.rlim_cur.min(1 << 20) as c_int {
+            close(fd);
+        }
     }
-    // SAFETY: no pointers.
-    unsafe { next::close_range(first.max(0).cast_unsigned(), c_uint::MAX, 0) };
 }
 
 /// A second number for an rsocket there is none.
@@ -53,33 +62,40 @@ pub extern "C" fn dup(fd: c_int) -> c_int {
     unsafe { next::dup(fd) }
 }
 
-/// Whether the number may be taken: what had it is closed.
-fn makes_way(fd: c_int, to: c_int) -> bool {
-    if fd != to && cannot_double(fd) {
-        return false;
+/// Takes the number for a double: what had it is closed.
+fn make_way(fd: c_int, to: c_int) -> Result<(), Errno> {
+    if fd == to {
+        return Ok(());
     }
-    if fd != to && is_ours_to_close(to) {
+    if cannot_double(fd) {
+        return Err(Errno::OPNOTSUPP);
+    }
+    // A child of a fork may have it under the same number, so it cannot be moved away.
+    if sockets::is_hidden(to) {
+        return Err(Errno::BUSY);
+    }
+    if is_ours_to_close(to) {
         capi::rclose(to);
     }
-    true
+    Ok(())
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn dup2(fd: c_int, to: c_int) -> c_int {
-    if !makes_way(fd, to) {
-        return failed(Errno::OPNOTSUPP);
+    match make_way(fd, to) {
+        // SAFETY: no pointers.
+        Ok(()) => unsafe { next::dup2(fd, to) },
+        Err(error) => failed(error),
     }
-    // SAFETY: no pointers.
-    unsafe { next::dup2(fd, to) }
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
-    if !makes_way(fd, to) {
-        return failed(Errno::OPNOTSUPP);
+    match make_way(fd, to) {
+        // SAFETY: no pointers.
+        Ok(()) => unsafe { next::dup3(fd, to, flags) },
+        Err(error) => failed(error),
     }
-    // SAFETY: no pointers.
-    unsafe { next::dup3(fd, to, flags) }
 }
 
 fn control(fd: c_int, command: c_int, argument: c_long) -> Option<c_int> {

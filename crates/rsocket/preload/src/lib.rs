@@ -11,6 +11,7 @@
 mod aliases;
 mod descriptors;
 mod epoll;
+mod exit;
 mod next;
 mod print;
 mod ready;

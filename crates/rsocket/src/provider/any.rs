@@ -47,6 +47,13 @@ impl Any {
         }
     }
 
+    /// Tells the peer that this end is about to end in order. Over RDMA only `disconnect` tells it.
+    pub fn announce_end(&self) {
+        if let Self::Shared(end) = self {
+            end.announce_end();
+        }
+    }
+
     /// Lets go of what belongs to this process; nobody may be inside.
     pub fn close(&self, last: bool) {
         match self {

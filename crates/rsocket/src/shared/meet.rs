@@ -21,11 +21,11 @@ mod bytes;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use bytes::park;
-use bytes::{Reader, Writer, borrow, close, receive_whole, send_whole};
+use bytes::{Reader, Writer, borrow, receive_whole, send_whole};
 
 use super::exposed::pid;
 use super::{DEVICE, GOODBYE, Layout, MEMORY_KEY, QueuePair};
+use crate::hidden::{close, park};
 use crate::kernel;
 use crate::provider::Region;
 use crate::stream::{Config, conn_data};

@@ -1,11 +1,11 @@
 //! From opening to closing.
 #![allow(unsafe_code)]
 
-use super::{Meeting, Phase, Socket, verbs};
+use super::{Meeting, Phase, Socket, Wait, verbs};
 use crate::config::Provider;
 use crate::shared::meet::{self, Answer};
 use crate::stream::How;
-use crate::{census, config, kernel, table};
+use crate::{census, config, hidden, kernel, table};
 use core::sync::atomic::Ordering;
 use rustix::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use shm::Errno;
@@ -245,13 +245,14 @@ fn take_in_as(socket: &'static Socket, fd: RawFd) -> Result<(), Errno> {
 /// `addr` points to `len` bytes, or is null.
 pub unsafe fn connect(fd: RawFd, addr: *const libc::sockaddr, len: u32) -> Result<(), Errno> {
     let socket = table::get(fd)?;
+    let start = Instant::now();
     match socket.phase() {
         // SAFETY: by the contract.
         Phase::Datagram => return check(unsafe { kernel::connect(fd, addr, len) }).map(drop),
         Phase::Idle => {}
         Phase::Streaming => return Err(Errno::ISCONN),
         Phase::Connecting | Phase::Requested | Phase::Accepting => {
-            return match socket.advance(!socket.is_nonblocking()) {
+            return match socket.advance(socket.wait_to_connect(start)) {
                 Err(Errno::AGAIN) => Err(Errno::ALREADY),
                 other => other,
             };
@@ -282,7 +283,7 @@ pub unsafe fn connect(fd: RawFd, addr: *const libc::sockaddr, len: u32) -> Resul
             }
         }
     }
-    match socket.advance(!socket.is_nonblocking()) {
+    match socket.advance(socket.wait_to_connect(start)) {
         Err(Errno::AGAIN) => Err(Errno::INPROGRESS),
         other => other,
     }
@@ -298,7 +299,7 @@ pub fn shutdown(fd: RawFd, how: i32) -> Result<(), Errno> {
     let socket = table::get(fd)?;
     if socket.phase() == Phase::Accepting {
         // The peer cannot be told before it has introduced itself; it does so at once.
-        match socket.advance(!socket.is_nonblocking()) {
+        match socket.advance(Wait::of(!socket.is_nonblocking())) {
             Err(Errno::AGAIN) => {
                 if socket.ends_once_begun(how) {
                     return Ok(());
@@ -325,7 +326,7 @@ pub fn close(fd: RawFd) -> Result<(), Errno> {
     let socket = table::remove(fd).ok_or(Errno::BADF)?;
     let last = socket.is_last();
     if last && socket.phase() == Phase::Accepting {
-        let _ = socket.advance(false);
+        let _ = socket.advance(Wait::Not);
     }
     if let Some(stream) = socket.streaming() {
         // In front of the end, behind which nobody waits for a peer that is writing; and also where a
@@ -348,12 +349,8 @@ pub fn close(fd: RawFd) -> Result<(), Errno> {
         census::leave(socket.row());
     }
     socket.release_private();
-    let beacon = socket.beacon.load(Ordering::Relaxed);
-    if beacon >= 0 {
-        // SAFETY: ours; each process that has the listener has a descriptor of it, and closes it
-        // once.
-        unsafe { kernel::close(beacon) };
-    }
+    // Each process that has the listener has a descriptor of it, and closes it once.
+    hidden::close(socket.beacon.load(Ordering::Relaxed));
     // SAFETY: the kernel's socket under our number, which the application gives up.
     unsafe { kernel::close(fd) };
     table::release(socket);

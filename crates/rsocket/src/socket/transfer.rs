@@ -2,12 +2,11 @@
 #![allow(unsafe_code)]
 
 use super::lifecycle::last_error;
-use super::{Phase, Socket, datagram};
+use super::{Phase, Socket, Wait, datagram};
 use crate::provider::Any;
 use crate::stream::{RecvOptions, Stream};
 use crate::{kernel, table};
 use core::ptr::null;
-use core::sync::atomic::Ordering;
 use rustix::fd::RawFd;
 use shm::Errno;
 use std::time::{Duration, Instant};
@@ -19,12 +18,6 @@ const HARMLESS: i32 =
 impl Socket {
     fn blocks(&self, flags: i32) -> bool {
         !self.is_nonblocking() && flags & libc::MSG_DONTWAIT == 0
-    }
-
-    /// How long a call that blocks may wait, if not for ever.
-    fn limit(&self, block: bool, of_sends: bool) -> Option<Duration> {
-        let limit = self.options.limits[usize::from(of_sends)].load(Ordering::Relaxed);
-        (block && limit != 0).then(|| Duration::from_micros(limit))
     }
 
     fn is_datagram(&self) -> bool {
@@ -93,8 +86,9 @@ unsafe fn send_within(
     bufs: &[(*const u8, usize)],
     limit: Duration,
 ) -> Result<usize, Errno> {
-    let (stream, total) = (socket.stream(true)?, bufs.iter().map(|buf| buf.1).sum::<usize>());
     let (start, mut done) = (Instant::now(), 0);
+    let stream = socket.stream(Wait::within(start, Some(limit)))?;
+    let total = bufs.iter().map(|buf| buf.1).sum::<usize>();
     loop {
         let rest = behind(bufs, done, |at: *const u8, n| at.wrapping_add(n));
         // SAFETY: by the contract.
@@ -120,8 +114,9 @@ unsafe fn recv_within(
     options: RecvOptions,
     limit: Duration,
 ) -> Result<usize, Errno> {
-    let (stream, total) = (socket.stream(true)?, bufs.iter().map(|buf| buf.1).sum::<usize>());
     let (start, mut done) = (Instant::now(), 0);
+    let stream = socket.stream(Wait::within(start, Some(limit)))?;
+    let total = bufs.iter().map(|buf| buf.1).sum::<usize>();
     let at_once = RecvOptions { block: false, wait_all: false, ..options };
     loop {
         let rest = behind(bufs, done, |at: *mut u8, n| at.wrapping_add(n));
@@ -165,7 +160,7 @@ pub unsafe fn send(fd: RawFd, bufs: &[(*const u8, usize)], flags: i32) -> Result
         return Err(Errno::OPNOTSUPP);
     }
     // SAFETY: by the contract.
-    unsafe { socket.stream(block)?.send(bufs, block) }
+    unsafe { socket.stream(Wait::of(block))?.send(bufs, block) }
 }
 
 /// # Safety
@@ -212,7 +207,7 @@ pub unsafe fn recv(fd: RawFd, bufs: &[(*mut u8, usize)], flags: i32) -> Result<u
         return unsafe { recv_within(socket, bufs, options, limit) };
     }
     // SAFETY: by the contract.
-    unsafe { socket.stream(block)?.recv(bufs, options) }
+    unsafe { socket.stream(Wait::of(block))?.recv(bufs, options) }
 }
 
 /// The length, and the flags of the message.
@@ -255,7 +250,7 @@ pub unsafe fn write_mapped(
     let block = socket.blocks(flags);
     let offset = u64::try_from(offset).map_err(|_| Errno::INVAL)?;
     // SAFETY: by the contract.
-    unsafe { socket.stream(block)?.write_mapped(buf, len, offset, block) }
+    unsafe { socket.stream(Wait::of(block))?.write_mapped(buf, len, offset, block) }
 }
 
 /// `riomap`: opens a buffer of the application to the peer.

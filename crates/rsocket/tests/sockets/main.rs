@@ -390,6 +390,65 @@ fn signals_interrupt_or_restart_as_asked_for() {
     [c, s].into_iter().for_each(|fd| assert_eq!(rclose(fd), 0));
 }
 
+/// A listener that does not accept: a connect to it waits, and so does what is received behind it.
+#[test]
+fn a_connection_that_is_being_made_is_waited_for_as_long_as_asked() {
+    watchdog();
+    let (l, port) = listener();
+    let c = stream();
+    let limit = libc::timeval { tv_sec: 0, tv_usec: 100_000 };
+    for name in [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO] {
+        let (value, len) = ((&raw const limit).cast(), size_of_val(&limit) as u32);
+        // SAFETY: a time.
+        assert_eq!(unsafe { rsetsockopt(c, libc::SOL_SOCKET, name, value, len) }, 0);
+    }
+    assert_eq!((connect(c, port), errno()), (-1, libc::EINPROGRESS));
+    assert_eq!((connect(c, port), errno()), (-1, libc::EALREADY));
+    assert_eq!((recv(c, &mut [0; 1], 0), errno()), (-1, libc::EAGAIN));
+    assert_eq!((send(c, b"x", 0), errno()), (-1, libc::EAGAIN));
+    let s = accept(l);
+    assert_eq!((send(s, b"s", libc::MSG_DONTWAIT), errno()), (-1, libc::EAGAIN), "not met yet");
+    assert_eq!((send(c, b"x", 0), recv(s, &mut [0; 1], 0)), (1, 1));
+    [c, s, l].into_iter().for_each(|fd| assert_eq!(rclose(fd), 0));
+}
+
+#[test]
+fn signals_interrupt_or_restart_a_connect_as_asked_for() {
+    watchdog();
+    let _turn = turn();
+    let (l, port) = listener();
+    let c = stream();
+    for flags in [0, libc::SA_RESTART] {
+        on_signal(flags);
+        let before = ALARMS.load(Relaxed);
+        RETURNED.store(false, Relaxed);
+        // SAFETY: asks.
+        let me = unsafe { libc::pthread_self() };
+        let signals = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(50));
+            // As above: until the call has returned, or has gone on behind several.
+            while !RETURNED.load(Relaxed) && (flags == 0 || ALARMS.load(Relaxed) < before + 3) {
+                // SAFETY: the thread waits for this one.
+                unsafe { libc::pthread_kill(me, libc::SIGUSR1) };
+                std::thread::sleep(Duration::from_millis(30));
+            }
+            if flags == 0 { -1 } else { accept(l) }
+        });
+        let done = connect(c, port);
+        let error = errno();
+        RETURNED.store(true, Relaxed);
+        let s = signals.join().unwrap();
+        if flags == 0 {
+            assert_eq!((done, error), (-1, libc::EINTR));
+        } else {
+            assert_eq!(done, 0);
+            assert!(ALARMS.load(Relaxed) >= before + 3, "it has gone on behind them");
+            assert_eq!(rclose(s), 0);
+        }
+    }
+    [c, l].into_iter().for_each(|fd| assert_eq!(rclose(fd), 0));
+}
+
 /// An empty set, or one with SIGUSR1.
 fn signals(has_one: bool) -> libc::sigset_t {
     // SAFETY: zero is an empty set.

@@ -155,6 +155,15 @@ fn in_child() {
             assert_eq!(rshutdown(c, libc::SHUT_WR), 0);
             assert_eq!(recv(c, &mut [0; 1], 0), 0);
         }
+        // Without `rclose`: one connection with bytes on their way, and one that it never used.
+        "leaves" => {
+            let (l, port) = listener();
+            assert_eq!(send(c, &port.to_ne_bytes(), 0), 2);
+            assert!(accept(l) >= 0);
+            let bytes: Vec<u8> = (0..LAST).map(pattern).collect();
+            assert_eq!(send(c, &bytes, 0), bytes.len() as isize);
+            std::process::exit(0);
+        }
         // Until it is killed.
         "transfer" => std::thread::scope(|scope| {
             scope.spawn(|| send_for_ever(c));
@@ -194,6 +203,26 @@ fn receive_to_the_end(fd: c_int) -> (u64, i32) {
             }
         }
     }
+}
+
+/// What a program sends before it returns from `main`.
+const LAST: u64 = 100_000;
+
+/// As of TCP: only a process that was killed resets its connections.
+#[test]
+fn a_program_that_ends_leaves_ends_in_order() {
+    watchdog();
+    let (l, port) = listener();
+    let mut leaving = child("leaves", port);
+    let s = accept(l);
+    let mut port = [0; 2];
+    assert_eq!(recv(s, &mut port, libc::MSG_WAITALL), 2);
+    let c = stream();
+    assert_eq!(connect(c, u16::from_ne_bytes(port)), 0);
+    assert!(leaving.wait().unwrap().success());
+    assert_eq!(receive_to_the_end(s), (LAST, 0));
+    assert_eq!(recv(c, &mut [0; 1], 0), 0, "the end of what was accepted and not used");
+    [c, s, l].into_iter().for_each(|fd| assert_eq!(rclose(fd), 0));
 }
 
 #[test]

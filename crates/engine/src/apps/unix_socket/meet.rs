@@ -136,6 +136,16 @@ impl Meeting {
         Some(socket)
     }
 
+    /// With datagrams: looks who has the other end's name now. The kernel tells nobody that a peer of
+    /// datagrams has gone but who sends to it, and refuses what any other one sends here.
+    pub fn follow(&mut self, now: u64) {
+        if self.role == Role::Datagram && now >= self.next_try {
+            self.next_try = now + RETRY;
+            // Of the same one it changes nothing; where nobody has the name all stays as it is.
+            let _ = self.listener.as_ref().map(|bound| connect(bound, &self.path));
+        }
+    }
+
     pub fn stop(&mut self) {
         // Those that were not met yet may have sent descriptors whose close sleeps.
         if let Some(listener) = self.listener.take() {

@@ -1,9 +1,9 @@
-//! Messages of fixed size, whole or not at all, and descriptors out of the application's way.
+//! Messages of fixed size, whole or not at all.
 #![allow(unsafe_code)]
 
 use super::{MOMENT, PATIENCE};
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::fd::{BorrowedFd, IntoRawFd, OwnedFd, RawFd};
+use rustix::fd::{BorrowedFd, RawFd};
 use rustix::net::{RecvFlags, SendFlags};
 use shm::Errno;
 use std::time::Instant;
@@ -42,27 +42,6 @@ pub(super) fn receive_whole(fd: BorrowedFd<'_>, bytes: &mut [u8]) -> Result<(), 
         }
     }
     Ok(())
-}
-
-/// Moves a descriptor out of the application's way, as far as its limit allows.
-pub(crate) fn park(fd: OwnedFd) -> RawFd {
-    let limit =
-        rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
-    let floor = (limit / 4 * 3).min(768);
-    match rustix::io::fcntl_dupfd_cloexec(&fd, floor as RawFd) {
-        Ok(high) => {
-            close(fd.into_raw_fd());
-            high.into_raw_fd()
-        }
-        Err(_) => fd.into_raw_fd(),
-    }
-}
-
-pub(super) fn close(fd: RawFd) {
-    if fd >= 0 {
-        // SAFETY: ours, and its last use.
-        unsafe { rustix::io::close(fd) };
-    }
 }
 
 pub(super) fn borrow<'a>(fd: RawFd) -> BorrowedFd<'a> {

@@ -238,10 +238,25 @@ function report (options)
    io.flush()
 end
 
-local function pace ()
-   if busywait then return "busy" end
-   if Hz then return "hertz", tonumber(Hz) end
-   return "adaptive", tonumber(maxsleep)
+-- What a script has set there: a number between these, which NaN is not. Told of the line that calls `main`.
+local function setting (name, least, most)
+   local value = tonumber(_M[name])
+   if not (value and value >= least and value <= most) then
+      error(("engine.main: `engine.%s` must be a number from %g to %g, not %s")
+            :format(name, least, most, tostring(_M[name])), 4)
+   end
+   return value
+end
+
+local function settle (latency)
+   local tick = setting("tick_Hz", 0, math.huge)
+   if busywait then
+      host.settle(tick, latency, "busy")
+   elseif Hz then
+      host.settle(tick, latency, "hertz", setting("Hz", 0.001, 1e9))
+   else
+      host.settle(tick, latency, "adaptive", setting("maxsleep", 0, math.huge))
+   end
 end
 
 -- Runs the network, until `duration` seconds have passed, or `done()` says so, or Ctrl-C.
@@ -262,7 +277,7 @@ function main (options)
    end
    local finish = duration and now() + duration or math.huge
    local interrupted
-   host.settle(tick_Hz, options.measure_latency ~= false, pace())
+   settle(options.measure_latency ~= false)
    repeat
       if not options.no_timers then timer.run() end
       -- Once per breath would be often; the engine asks at each tick and whenever it is idle.

@@ -1,6 +1,6 @@
-//! The program's signal handlers, which are entered by way of one of ours: `shortwire_raw_handler` of `aarch64.rs`.
+//! The program's signal handlers, which are entered by way of one of ours: `shortwire_raw_handler` of `x86_64.rs` and
+//! `aarch64.rs`.
 
-use core::mem::offset_of;
 use core::sync::atomic::{AtomicUsize, Ordering::*};
 
 use sites::Call;
@@ -13,17 +13,12 @@ use crate::call::plain;
 /// `struct sigaction` of the kernel.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Action {
-    handler: usize,
-    flags: u64,
-    restorer: usize,
-    mask: u64,
+pub struct Action {
+    pub handler: usize,
+    pub flags: u64,
+    pub restorer: usize,
+    pub mask: u64,
 }
-
-/// Where above a handler's stack the kernel puts the stack pointer of what was interrupted: a `siginfo_t`, and a
-/// `ucontext_t` with its `sp`.
-pub const INTERRUPTED: usize =
-    128 + offset_of!(libc::ucontext_t, uc_mcontext) + offset_of!(libc::mcontext_t, sp);
 
 /// The program's handlers, by signal.
 pub static HANDLERS: [AtomicUsize; 65] = [const { AtomicUsize::new(0) }; 65];
