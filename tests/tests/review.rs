@@ -130,6 +130,7 @@ programs! {
     programs_that_are_spawned_beside_traffic = "spawns" DEFAULT AT_ONCE ISM;
     receives_that_are_shut_before_the_first_byte = "shut_rd_first" DEFAULT AT_ONCE ISM;
     what_children_have_over_exec = "forked_and_executed" FEW;
+    a_clock_that_stands_still = "frozen_clock" DEFAULT AT_ONCE ISM;
     what_was_opened_before_the_background = "to_the_background" DEFAULT;
     a_low_water_mark_ends_with_the_stream = "lowat_and_shut_rd" DEFAULT AT_ONCE ISM;
     polls_beside_what_is_left_unread = "left_unread" DEFAULT AT_ONCE ISM;

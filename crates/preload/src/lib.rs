@@ -46,6 +46,9 @@ extern "C" fn init(argc: c_int, argv: *const *const c_char, envp: *const *const 
     if let Some(offset) = next::rseq() {
         smc::sys::has_rseq_at(offset);
     }
+    if let Some(clock) = next::clock() {
+        smc::sys::time_is_told_by(clock);
+    }
     smc::release::built_from(env!("SHORTWIRE_BUILD"));
     socket::kernel::set(&libc_kernel::LIBC);
     // SAFETY: a look into the auxiliary vector.

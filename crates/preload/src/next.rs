@@ -53,6 +53,19 @@ pub fn rseq() -> Option<isize> {
     (size > 0).then_some(offset)
 }
 
+/// libc's own clock: what stands under its name may be a library's that tells programs another time.
+pub fn clock() -> Option<smc::sys::Clock> {
+    // SAFETY: a NUL-terminated name, of a library that is loaded already.
+    let libc = unsafe { libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+    if libc.is_null() {
+        return None;
+    }
+    // SAFETY: the handle is live, and the name is NUL-terminated.
+    let p = unsafe { libc::dlsym(libc, c"clock_gettime".as_ptr()) };
+    // SAFETY: null, or the function with that signature; libc stays loaded.
+    unsafe { core::mem::transmute::<*mut c_void, Option<smc::sys::Clock>>(p) }
+}
+
 extern "C" fn missing() -> c_long {
     crate::set_errno(libc::ENOSYS);
     -1

@@ -12,6 +12,11 @@ const BEST: u32 = 16;
 /// One wait in so many is a probe while spinning does not pay.
 const PROBE: u32 = 32;
 
+/// Looks between two questions for the time.
+const LOOKS: u32 = 8;
+/// Nanoseconds that these and the question take at the least, on any machine.
+const ROUND_NS: u64 = 16;
+
 /// In a score, beside how well spinning has paid: how many waits were not spun.
 const SKIPPED: u32 = 0xff << 8;
 /// Waits in a row that soon found something, with no send of ours between them.
@@ -128,8 +133,10 @@ impl<'a> Spin<'a> {
         let start = kernel::get().now_ns();
         let level = self.score.load(Relaxed) & 0xff;
         let mut last = start;
-        loop {
-            for _ in 0..8 {
+        // By a clock that stands still, or goes back, the budget would never be spent: a library that
+        // tells programs another time may be in front of libc.
+        for _ in 0..=budget / ROUND_NS {
+            for _ in 0..LOOKS {
                 if done() {
                     self.judge((level + 2).min(BEST));
                     return true;
@@ -140,20 +147,22 @@ impl<'a> Spin<'a> {
             // A gap means that somebody else ran here: the processor is wanted, and spinning only
             // delays the peer. Who lets it spin for long, between emulated processors perhaps,
             // means shorter ones not.
-            let preempted = now - last > (budget / 2).max(50_000);
-            if now - start > budget || preempted {
+            let preempted = now.saturating_sub(last) > (budget / 2).max(50_000);
+            if now.saturating_sub(start) > budget || preempted {
                 self.judge(level.saturating_sub(if preempted { 8 } else { 2 }));
                 return false;
             }
             last = now;
         }
+        self.judge(level.saturating_sub(2));
+        false
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tests::serial;
+    use crate::tests::{SCRIPTED, serial};
 
     /// Runs `test` where spinning is allowed, which others here have switched off.
     fn where_spinning_is_allowed(test: impl FnOnce()) {
@@ -199,6 +208,23 @@ mod tests {
             let tries = (0..4 * (PROBE + 1))
                 .filter(|_| Spin::try_now(&score).inspect(|spin| spin.judge(PAYS - 1)).is_some());
             assert_eq!((tries.count(), may_block(&score)), (4, true));
+        });
+    }
+
+    #[test]
+    fn a_clock_that_stands_still_ends_no_spin() {
+        where_spinning_is_allowed(|| {
+            let score = AtomicU32::new(BEST);
+            SCRIPTED.stands_still.store(true, SeqCst);
+            let mut looks = 0u32;
+            let found = Spin::try_now(&score).expect("it pays").until(|| {
+                looks += 1;
+                assert!(looks < 1_000_000, "for ever");
+                false
+            });
+            SCRIPTED.stands_still.store(false, SeqCst);
+            assert!(!found && looks >= LOOKS);
+            assert_eq!(score.load(Relaxed) & 0xff, BEST - 2, "it has not paid");
         });
     }
 }

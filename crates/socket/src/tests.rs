@@ -34,6 +34,8 @@ pub struct Scripted {
     answers: Mutex<Option<HashMap<i32, VecDeque<Answer>>>>,
     /// How far its clock is ahead of the machine's.
     ahead: AtomicU64,
+    /// Its clock does not go on.
+    pub stands_still: AtomicBool,
     pub restarts: AtomicBool,
     pub cancels: AtomicU32,
     /// Whether it is a kernel without epoll_pwait2, and how often it was asked for epoll_pwait,
@@ -46,6 +48,7 @@ pub struct Scripted {
 pub static SCRIPTED: Scripted = Scripted {
     answers: Mutex::new(None),
     ahead: AtomicU64::new(0),
+    stands_still: AtomicBool::new(false),
     restarts: AtomicBool::new(false),
     cancels: AtomicU32::new(0),
     old: AtomicBool::new(false),
@@ -148,7 +151,8 @@ impl Kernel for Scripted {
     }
 
     fn now_ns(&self) -> u64 {
-        sys::now_ns() + self.ahead.load(SeqCst)
+        let now = if self.stands_still.load(SeqCst) { 0 } else { sys::now_ns() };
+        now + self.ahead.load(SeqCst)
     }
 }
 

@@ -1,9 +1,10 @@
 //! Clocks, and the processor.
 #![allow(unsafe_code)]
 
+use core::ffi::{c_int, c_void};
 #[cfg(target_arch = "x86_64")]
 use core::sync::atomic::AtomicU8;
-use core::sync::atomic::{AtomicIsize, Ordering::Relaxed};
+use core::sync::atomic::{AtomicIsize, AtomicPtr, Ordering::Relaxed};
 
 /// Where libc has registered an rseq(2) area in each thread's own memory, counted from the thread's
 /// pointer; 0: nowhere.
@@ -170,22 +171,38 @@ pub fn span() -> u64 {
     }
 }
 
+/// `clock_gettime`, as libc has it.
+pub type Clock = unsafe extern "C" fn(libc::clockid_t, *mut libc::timespec) -> c_int;
+
+static CLOCK: AtomicPtr<c_void> = AtomicPtr::new(libc::clock_gettime as *mut c_void);
+
+/// Time is told by this function from now on. By its name it may be another library's, for tests
+/// that want another time (libfaketime): where such a clock stands still no wait of ours whose end it
+/// tells would end, and where it jumps they would end too soon.
+pub fn time_is_told_by(clock: Clock) {
+    CLOCK.store(clock as *mut c_void, Relaxed);
+}
+
+#[inline]
+fn time_of(clock: libc::clockid_t) -> u64 {
+    let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: nothing but a `Clock` is ever stored there.
+    let ask = unsafe { core::mem::transmute::<*mut c_void, Clock>(CLOCK.load(Relaxed)) };
+    // SAFETY: `ts` is a live timespec.
+    unsafe { ask(clock, &raw mut ts) };
+    ts.tv_sec as u64 * 1_000_000_000 + ts.tv_nsec as u64
+}
+
 /// Monotonic nanoseconds, by the vDSO through libc: a name that we do not export.
 #[inline]
 pub fn now_ns() -> u64 {
-    let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `ts` is a live timespec.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut ts) };
-    ts.tv_sec as u64 * 1_000_000_000 + ts.tv_nsec as u64
+    time_of(libc::CLOCK_MONOTONIC)
 }
 
 /// Monotonic nanoseconds as of the kernel's last tick: a few milliseconds late, and cheaper than
 /// `now_ns`.
 pub fn coarse_ns() -> u64 {
-    let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `ts` is a live timespec.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut ts) };
-    ts.tv_sec as u64 * 1_000_000_000 + ts.tv_nsec as u64
+    time_of(libc::CLOCK_MONOTONIC_COARSE)
 }
 
 /// Monotonic milliseconds by `coarse_ns`; they wrap after 49 days.
