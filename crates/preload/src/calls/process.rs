@@ -9,6 +9,7 @@ use socket::fds;
 use socket::kernel;
 use socket::rights::{change_effective_user, change_user, leave_for};
 
+use super::fd::dup2;
 use crate::libc_kernel::ONE_SHOT;
 use crate::{alloc, next};
 
@@ -297,4 +298,48 @@ pub unsafe extern "C" fn _exit(status: c_int) -> ! {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _Exit(status: c_int) -> ! {
     unsafe { _exit(status) }
+}
+
+/// To the background, as libc goes there, by our own hooks: its function ends the parent, and puts /dev/null
+/// over the first three numbers, past them. The child would share with nobody what the parent had opened, and
+/// a connection at one of these numbers would stand for /dev/null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn daemon(keeps_folder: c_int, keeps_stdio: c_int) -> c_int {
+    match unsafe { fork() } {
+        -1 => return -1,
+        0 => {}
+        _ => unsafe { _exit(0) },
+    }
+    if unsafe { libc::setsid() } < 0 {
+        return -1;
+    }
+    if keeps_folder == 0 {
+        unsafe { libc::chdir(c"/".as_ptr()) };
+    }
+    if keeps_stdio == 0 { unsafe { leave_stdio() } } else { 0 }
+}
+
+/// Puts /dev/null over stdin, stdout and stderr, if it is what it should be.
+unsafe fn leave_stdio() -> c_int {
+    let null = smc::sys::open(c"/dev/null", libc::O_RDWR, 0);
+    let is_null = |st: libc::stat| {
+        st.st_mode & libc::S_IFMT == libc::S_IFCHR && st.st_rdev == libc::makedev(1, 3)
+    };
+    if !smc::sys::stat(null).is_some_and(is_null) {
+        crate::set_errno(if null < 0 { -null } else { libc::ENODEV });
+        smc::sys::close(null);
+        return -1;
+    }
+    for fd in 0..=2 {
+        if fd == null {
+            // It was opened for this process alone.
+            smc::sys::fcntl(fd, libc::F_SETFD, 0);
+        } else {
+            unsafe { dup2(null, fd) };
+        }
+    }
+    if null > 2 {
+        smc::sys::close(null);
+    }
+    0
 }
