@@ -173,6 +173,7 @@ next! {
     posix_spawnp(pid: *mut pid_t, path: *const c_char, fa: *const c_void, attr: *const c_void, argv: *const *mut c_char, envp: *const *mut c_char) -> c_int;
     posix_spawn_file_actions_adddup2(fa: *mut c_void, fd: c_int, new: c_int) -> c_int;
     fork() -> pid_t;
+    daemon(keeps_folder: c_int, keeps_stdio: c_int) -> c_int;
     setuid(uid: libc::uid_t) -> c_int;
     capset(header: *mut c_void, data: *const c_void) -> c_int;
     seteuid(uid: libc::uid_t) -> c_int;

@@ -300,11 +300,14 @@ pub unsafe extern "C" fn _Exit(status: c_int) -> ! {
     unsafe { _exit(status) }
 }
 
-/// To the background, as libc goes there, by our own hooks: its function ends the parent, and puts /dev/null
+/// To the background, as glibc goes there, by our own hooks: its function ends the parent, and puts /dev/null
 /// over the first three numbers, past them. The child would share with nobody what the parent had opened, and
 /// a connection at one of these numbers would stand for /dev/null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn daemon(keeps_folder: c_int, keeps_stdio: c_int) -> c_int {
+    if !fds::has_begun() {
+        return unsafe { next::daemon(keeps_folder, keeps_stdio) };
+    }
     match unsafe { fork() } {
         -1 => return -1,
         0 => {}
