@@ -87,7 +87,7 @@ static void onepage(void) {
     LOAD(nr);
     EQUALS(SYS_mprotect, 6);
     LOAD(args[1]);
-    EQUALS(4096, 4);
+    EQUALS((unsigned)sysconf(_SC_PAGESIZE), 4);
     LOAD(args[2]);
     add(BPF_ALU | BPF_AND | BPF_K, PROT_EXEC, 0, 0);
     EQUALS(PROT_EXEC, 1);

@@ -152,11 +152,13 @@ static void handlers(void)
         exit(16);
     raise(SIGALRM);
     for (int i = 0; i < 20; i++) {
-        ualarm(5000, 0);
+        /* Again and again: the first may come in front of the read. */
+        ualarm(5000, 5000);
         if (read(fd_silent, &c, 1) >= 0)
             exit(17);
+        ualarm(0, 0);
     }
-    if (n_handled != 21)
+    if (n_handled < 21)
         exit(18);
     signal(SIGALRM, SIG_DFL);
 }
@@ -204,7 +206,7 @@ int main(int argc, char **argv)
     for (volatile int i = 0; i < 8; i++) {
         char c;
         if (!sigsetjmp(out, 1)) {
-            ualarm(2000, 0);
+            ualarm(2000, 2000);
             if (read(fd[0], &c, 1) >= 0)
                 exit(7);
         }

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Instant;
 
 use crate::app::Io;
 use crate::clock::{Clock, cycles};
@@ -110,6 +111,8 @@ pub struct Engine {
     publisher: Publisher,
     watch: Watch,
     pacer: Pacer,
+    /// When the next breath is due, if the engine rests until then.
+    rests_until: Option<Instant>,
     stop: Stop,
     call: Call,
 }
@@ -148,6 +151,7 @@ impl Engine {
             notices: Vec::new(),
             watch: Watch::default(),
             pacer: Pacer::default(),
+            rests_until: None,
             stop: Stop::new(),
             call: Call::default(),
         }

@@ -387,7 +387,17 @@ mod tests {
         drop(worker);
     }
 
-    /// As long as the tests' patience, it would not answer before its next breath.
+    /// The next breath is due in a quarter of an hour.
+    #[test]
+    fn whoever_asks_makes_no_breaths() {
+        let options = Options { pace: Pace::Hertz(0.001), ..Options::default() };
+        let worker = Worker::spawn(0, options, Registry::standard().clone()).unwrap();
+        let breaths = (0..50).map(|_| worker.ask(|engine| engine.breaths()).recv().unwrap());
+        // Some may come in front of the first rest.
+        assert!(breaths.last() < Some(25));
+    }
+
+    /// Without a call it would not answer before its next breath, long after `PATIENCE`.
     #[test]
     fn a_network_that_rests_stops_at_once() {
         let options = Options { pace: Pace::Hertz(0.001), ..Options::default() };

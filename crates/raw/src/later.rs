@@ -119,12 +119,10 @@ impl Changed {
 
 impl Known {
     fn note_file(&mut self, file: Range<usize>) {
-        if let Some(free) = self.files.iter_mut().find(|free| **free == (0..0)) {
-            *free = file;
-            return;
-        }
-        self.files[self.next] = file;
-        self.next = (self.next + 1) % MOST;
+        let free = self.files.iter().position(Range::is_empty);
+        let place = free.unwrap_or(self.next);
+        self.files[place] = file;
+        self.next = (place + 1) % MOST;
     }
 }
 
@@ -219,10 +217,18 @@ fn change(parts: &[Code], pages: Range<usize>, access: c_int) -> Option<bool> {
     if parts.is_empty() || !is_readable && protect(pages, CODE).is_none() {
         return Some(false);
     }
-    let all: Vec<Judged> = parts.iter().map(Code::judge).collect();
+    let changed = patch(parts, access | libc::PROT_READ);
     if !is_readable {
+        // Not before: what jumps lead to is made of what is there, and a read of code that may only be run
+        // ends the program.
         protect(pages, access);
     }
+    changed
+}
+
+/// The same, in code that is readable.
+fn patch(parts: &[Code], access: c_int) -> Option<bool> {
+    let all: Vec<Judged> = parts.iter().map(Code::judge).collect();
     let mut is_undecided = all.iter().any(|judged| judged.undecided > 0);
     for (code, judged) in parts.iter().zip(&all).filter(|(_, judged)| !judged.windows.is_empty()) {
         if access & libc::PROT_WRITE != 0 {

@@ -122,7 +122,7 @@ enum Put {
     ForEver,
 }
 
-/// A jump, while it is not in its place what is there.
+/// A jump or, once it is in its place, the bytes that were there.
 struct Jump {
     at: usize,
     bytes: [u8; LONGEST_WINDOW],

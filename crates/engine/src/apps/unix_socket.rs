@@ -153,6 +153,7 @@ impl UnixSocket {
     #[cold]
     fn part(&mut self) {
         self.peer = None;
+        self.meeting.lost();
         self.counters.tx_dropped += self.unsent.len() as u64;
         self.unsent.clear();
     }

@@ -11,8 +11,8 @@ use crate::pool;
 pub struct Until<'a> {
     /// After so long.
     pub duration: Option<Duration>,
-    /// When this says so; asked at each tick and after each breath that moved nothing, and by
-    /// [`Threads`](crate::Threads) at any time.
+    /// When this says so; asked at each tick and after each breath that moved nothing, and whenever
+    /// [`Threads`](crate::Threads) has something for its engine to do.
     pub done: Option<Condition<'a>>,
     /// When no app that pulls has anything more and no packet waits on a link.
     pub finished: bool,
@@ -44,6 +44,9 @@ impl Engine {
         let mut before = self.activity();
         let mut tick = self.next_tick;
         let ended = loop {
+            if let Some(ended) = self.rest(&mut until) {
+                break ended;
+            }
             self.breathe();
             let now = self.clock.at(cycles());
             if self.stop.requested() {
@@ -55,15 +58,19 @@ impl Engine {
             let after = self.activity();
             let idle = std::mem::replace(&mut before, after) == after;
             let ticked = std::mem::replace(&mut tick, self.next_tick) != self.next_tick;
-            if self.call.take() || idle || ticked {
+            let called = self.call.take();
+            if called || idle || ticked {
                 if until.finished && self.finished() {
                     break Ended::Finished;
                 }
                 if until.done.as_mut().is_some_and(|done| done(self)) {
+                    if called {
+                        self.begin_rest(now, !idle);
+                    }
                     break Ended::Done;
                 }
             }
-            self.rest(now, !idle);
+            self.begin_rest(now, !idle);
         };
         self.publish();
         ended
@@ -75,19 +82,29 @@ impl Engine {
         (pool.frees, pool.live, self.crossed)
     }
 
-    fn rest(&mut self, now: u64, moved: bool) {
+    /// By the clock: the time at which a breath is due stays the same, whoever asks for something meanwhile.
+    fn begin_rest(&mut self, now: u64, moved: bool) {
         let rest = self.pacer.after(self.options.pace, now, moved);
-        if rest.is_zero() {
-            return;
-        }
-        // By the clock: a request that came during the breath ends the first nap at once.
-        let end = Instant::now() + rest;
-        while !self.stop.requested() && !self.call.requested() {
+        self.rests_until = (!rest.is_zero()).then(|| Instant::now() + rest);
+    }
+
+    /// Until the next breath is due, if it is not: what is left of a rest when a run ends in it, is rested at the
+    /// beginning of the next one.
+    fn rest(&mut self, until: &mut Until) -> Option<Ended> {
+        while let Some(end) = self.rests_until
+            && !self.stop.requested()
+        {
+            // Asked without a breath: who asks often would set the rhythm.
+            if self.call.take() && until.done.as_mut().is_some_and(|done| done(self)) {
+                return Some(Ended::Done);
+            }
             let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return;
+                break;
             }
             std::thread::park_timeout(left.min(NAP));
         }
+        self.rests_until = None;
+        None
     }
 }

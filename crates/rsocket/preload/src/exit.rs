@@ -8,8 +8,8 @@ use shortwire_rsocket::sockets;
 pub extern "C" fn _exit(status: c_int) -> ! {
     sockets::before_exit();
     loop {
-        // By number: a look for the next library's function takes the loader's lock, which in the
-        // child of a fork a thread may hold that it has not got.
+        // By number: a look for the next library's function takes the loader's lock, which in a fork
+        // child may be held by a thread that exists only in the parent.
         // SAFETY: ends the process.
         unsafe { libc::syscall(libc::SYS_exit_group, status) };
     }

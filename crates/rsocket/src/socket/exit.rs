@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 static AT_EXIT: extern "C" fn() = at_exit;
 
 extern "C" fn at_exit() {
-    before_exit();
+    part_all(true);
 }
 
 /// Where it is, for who links statically: nothing else would take this file from the archive.
@@ -27,21 +27,26 @@ pub fn is_linked() {
     core::hint::black_box(&AT_EXIT);
 }
 
-/// To be called when the process is about to end. Calls that still come work as before.
+/// To be called when the process is about to end without its destructors, from a signal handler perhaps:
+/// connections over verbs, whose ends need their library, are left to the kernel.
 pub fn before_exit() {
+    part_all(false);
+}
+
+fn part_all(waits: bool) {
     // The child of a `vfork` has the table of its parent, which goes on.
     if table::is_own_process() {
         let start = Instant::now();
-        table::each(|socket| socket.part(start));
+        table::each(|socket| socket.part(waits && start.elapsed() < PATIENCE));
     }
 }
 
 impl Socket {
-    fn part(&self, start: Instant) {
+    fn part(&self, may_wait: bool) {
         match self.streaming() {
             Some(stream) if stream.endpoint.is_verbs() => {
                 // Bytes that the device still has end with the process, unless it waits for them.
-                let is_due = self.maker == std::process::id() && start.elapsed() < PATIENCE;
+                let is_due = may_wait && self.maker == std::process::id();
                 let _ = is_due.then(|| stream.shutdown(How::Both));
             }
             // The kernel ends its socket when the process has ended; all that was sent is there.

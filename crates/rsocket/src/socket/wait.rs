@@ -79,7 +79,7 @@ impl Socket {
         (block && limit != 0).then(|| Duration::from_micros(limit))
     }
 
-    /// How long a call waits that connects, or else EINPROGRESS.
+    /// How long a connect waits before it fails with EINPROGRESS.
     pub(super) fn wait_to_connect(&self, start: Instant) -> Wait {
         match !self.is_nonblocking() {
             true => Wait::within(start, self.limit(true, true)),

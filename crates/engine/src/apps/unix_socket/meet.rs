@@ -146,6 +146,13 @@ impl Meeting {
         }
     }
 
+    /// The peer is gone: another one may be there already.
+    pub fn lost(&mut self) {
+        if self.role == Role::Datagram {
+            self.next_try = 0;
+        }
+    }
+
     pub fn stop(&mut self) {
         // Those that were not met yet may have sent descriptors whose close sleeps.
         if let Some(listener) = self.listener.take() {
