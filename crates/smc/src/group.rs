@@ -332,6 +332,21 @@ pub fn established(conn: &Conn) {
     });
 }
 
+/// Client: a connection ends, or goes back to TCP, that has confirmed, and whose server has not looked since.
+/// If it makes first contact the group stays, and its channel: the server reads the Confirm when it comes to
+/// that, takes the group for made, and has the next connection join it. Without our half that one would
+/// stay TCP. If the server does not come to it, it makes first contact anew, which ends this group.
+pub fn confirmed(conn: &Conn) {
+    let id = conn.link_group();
+    with(|list| {
+        let first = list.iter_mut().find(|g| g.id == id && g.state == State::Pending);
+        if let Some(g) = first {
+            g.becomes(State::Ready);
+            g.open_lanes(conn);
+        }
+    });
+}
+
 /// A handshake in this group failed. A group in first contact goes; so does one that is out of
 /// sync.
 pub fn failed(id: u32, out_of_sync: bool) {

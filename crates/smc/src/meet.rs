@@ -254,12 +254,15 @@ pub fn leave(conn: &Conn) {
 pub fn conclude(conn: &Conn) {
     let at = conn.upgrade.end();
     conn.next_try.store(u32::MAX, Relaxed);
-    if at == Stage::Confirmed && conn.peer_attached() {
-        // The server may write to our buffer by now, and must learn how we end.
-        group::established(conn);
-        conn.commit();
-    } else if matches!(at, Stage::Accepted | Stage::Confirmed) {
-        group::failed(conn.link_group(), false);
+    match at {
+        Stage::Confirmed if conn.peer_attached() => {
+            // The server may write to our buffer by now, and must learn how we end.
+            group::established(conn);
+            conn.commit();
+        }
+        Stage::Confirmed => group::confirmed(conn),
+        Stage::Accepted => group::failed(conn.link_group(), false),
+        _ => {}
     }
 }
 

@@ -13,6 +13,7 @@ use common::raw::{
 };
 use common::{End, open_fds, pair, rings, serial, tcp, upgrade};
 use smc::clc::Message;
+use smc::conn::upgrade::Stage;
 use smc::conn::{CLOSED, DONE, LEFT};
 use smc::{group, reason, table};
 
@@ -322,6 +323,61 @@ fn two_first_contacts_at_once() {
     assert_eq!(one.0.conn.identity.group.load(Relaxed), two.0.conn.identity.group.load(Relaxed));
     assert_eq!(one.1.conn.identity.group.load(Relaxed), two.1.conn.identity.group.load(Relaxed));
     assert!(group::census().0 <= before + 2);
+}
+
+/// Ends the link groups of this process with itself: the next connection makes first contact.
+fn begin_afresh() {
+    let (server, client) = rings();
+    let groups = [&server, &client].map(|end| end.conn.identity.group.load(Relaxed));
+    drop((server, client));
+    groups.iter().for_each(|id| group::failed(*id, true));
+}
+
+/// The server takes the group for made as soon as it has read the Confirm, whatever has become of the
+/// connection that made it.
+#[test]
+fn a_first_connection_that_closes_when_its_client_has_confirmed() {
+    let _serial = serial();
+    for reads_before_its_close in [true, false] {
+        begin_afresh();
+        let (server, client) = pair();
+        while client.conn.upgrade.stage() != Stage::Confirmed {
+            server.step();
+            client.step();
+        }
+        client.close();
+        if reads_before_its_close {
+            server.step();
+            assert!(server.conn.is_committed(), "{}", server.describe());
+        }
+        server.close();
+        for _ in 0..3 {
+            drop(rings());
+        }
+    }
+}
+
+/// The same over the server's shoulder: it has the second connection join the group of the first.
+#[test]
+fn a_group_outlives_its_first_connection() {
+    let _serial = serial();
+    let arena = memfd(raw::arena(4), SEALED);
+    let (first, other1, ch) = asked();
+    say(&ch, &write(&accept_of(half()), other1), &[arena.as_raw_fd()]);
+    first.step();
+    assert_eq!(first.conn.upgrade.stage(), Stage::Confirmed);
+    first.close();
+    assert!(matches!(hear_clc(&ch), Some(Message::Confirm(_))));
+    let (second, other2, ch) = asked();
+    let mut joins = half();
+    joins.token = token(1);
+    v2(&mut joins).first_contact = None;
+    say(&ch, &write(&accept_of(joins), other2), &[]);
+    second.step();
+    let answer = hear_clc(&ch);
+    assert!(matches!(answer, Some(Message::Confirm(_))), "{answer:?} {}", second.describe());
+    drop(second);
+    close_all(&[other1, other2]);
 }
 
 /// A server whose memory cannot be attached has nothing to read the client's ring with, or the
