@@ -333,9 +333,11 @@ pub fn established(conn: &Conn) {
 }
 
 /// Client: a connection ends, or goes back to TCP, that has confirmed, and whose server has not looked since.
-/// If it makes first contact the group stays, and its channel: the server reads the Confirm when it comes to
-/// that, takes the group for made, and has the next connection join it. Without our half that one would
-/// stay TCP. If the server does not come to it, it makes first contact anew, which ends this group.
+/// If it makes first contact the group stays: the server reads the Confirm when it comes to that, takes the
+/// group for made, and has the next connection join it. Without our half that one would stay TCP. If the
+/// server does not come to it, it makes first contact anew, which ends this group. The channel stays for lanes
+/// where `open_lanes` takes it, which is over loopback and met by the name; any other one the caller closes.
+/// Not over verbs (`meet::conclude`).
 pub fn confirmed(conn: &Conn) {
     let id = conn.link_group();
     with(|list| {

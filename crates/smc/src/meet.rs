@@ -254,16 +254,33 @@ pub fn leave(conn: &Conn) {
 pub fn conclude(conn: &Conn) {
     let at = conn.upgrade.end();
     conn.next_try.store(u32::MAX, Relaxed);
+    let may_attach = at == Stage::Confirmed && (conn.peer_attached() || server_may_attach(conn));
     match at {
+        // Asked once more: a server that has attached hangs up, and it may have done both meanwhile.
         Stage::Confirmed if conn.peer_attached() => {
             // The server may write to our buffer by now, and must learn how we end.
             group::established(conn);
             conn.commit();
         }
-        Stage::Confirmed => group::confirmed(conn),
-        Stage::Accepted => group::failed(conn.link_group(), false),
+        Stage::Confirmed if may_attach => group::confirmed(conn),
+        Stage::Confirmed | Stage::Accepted => group::failed(conn.link_group(), false),
         _ => {}
     }
+}
+
+/// Client, behind its Confirm: whether the server may come to attach our buffer when this connection is
+/// over. Kept for one that has declined or is gone, the group would hold its memory for nothing, and offer
+/// connections to nobody.
+#[cold]
+fn server_may_attach(conn: &Conn) -> bool {
+    let kind = group::peer_of(conn.link_group()).map(|(_, kind, _)| kind);
+    if kind == Some(Kind::Verbs) {
+        // It declines when it finds that we have hung up, and a link kept here would be held for nothing.
+        return false;
+    }
+    // What keeps us from looking says nothing of the server.
+    let Meeting::Met(ch) = conn.upgrade.meeting() else { return true };
+    !matches!(ch.peek(conn, &mut [0; channel::MAX]), Ok(_) | Err(Silence::HungUp))
 }
 
 /// Notes inode, owner and addresses. Eligibility, roles and the name are made of these addresses;

@@ -380,6 +380,32 @@ fn a_group_outlives_its_first_connection() {
     close_all(&[other1, other2]);
 }
 
+/// What a client finds that closes behind its Confirm: the server's Decline, or that it has hung up.
+#[test]
+fn a_group_whose_server_has_declined_or_gone_ends_with_its_first_connection() {
+    let _serial = serial();
+    let before = leftover();
+    let arena = memfd(raw::arena(4), SEALED);
+    let open = open_fds();
+    for declines in [true, false] {
+        let (end, other, ch) = asked();
+        say(&ch, &write(&accept_of(half()), other), &[arena.as_raw_fd()]);
+        end.step();
+        assert_eq!(end.conn.upgrade.stage(), Stage::Confirmed);
+        if declines {
+            assert!(matches!(hear_clc(&ch), Some(Message::Confirm(_))));
+            say(&ch, &write(&decline_of(reason::MEMORY), other), &[]);
+        } else {
+            drop(ch);
+        }
+        end.close();
+        assert_eq!(group::census(), before.1, "declines: {declines}");
+        smc::sys::close(other);
+        raw::next_stranger();
+    }
+    assert_eq!(open_fds(), open);
+}
+
 /// A server whose memory cannot be attached has nothing to read the client's ring with, or the
 /// client nobody to tell of it: the client's bytes must not vanish in silence.
 #[test]
