@@ -344,6 +344,8 @@ pub fn confirmed(conn: &Conn) {
         let first = list.iter_mut().find(|g| g.id == id && g.state == State::Pending);
         if let Some(g) = first {
             g.becomes(State::Ready);
+            // The Confirm has a descriptor of the arena's of its own.
+            g.kind.device().delivered(conn.tokens()[0]);
             g.open_lanes(conn);
         }
     });
