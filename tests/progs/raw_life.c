@@ -152,8 +152,8 @@ static void handlers(void)
         exit(16);
     raise(SIGALRM);
     for (int i = 0; i < 20; i++) {
-        /* Again and again: the first may come in front of the read. */
-        ualarm(5000, 5000);
+        /* Once more half a second later: the first may come in front of the read. */
+        ualarm(5000, 500000);
         if (read(fd_silent, &c, 1) >= 0)
             exit(17);
         ualarm(0, 0);
@@ -206,11 +206,12 @@ int main(int argc, char **argv)
     for (volatile int i = 0; i < 8; i++) {
         char c;
         if (!sigsetjmp(out, 1)) {
-            ualarm(2000, 0);
+            ualarm(2000, 500000);
             if (read(fd[0], &c, 1) >= 0)
                 exit(7);
         }
     }
+    ualarm(0, 0);
     if (system("exit 3") != 3 << 8)
         exit(8);
     printf("done\n");
