@@ -45,17 +45,11 @@ impl Call {
         self.0.store(true, Ordering::Release);
     }
 
-    /// Whether somebody has asked.
-    #[inline]
-    pub fn requested(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
-
     /// True once per request.
     #[inline]
     pub fn take(&self) -> bool {
         // SYNC: call. In front of the look at what it is about.
-        self.requested() && self.0.swap(false, Ordering::Acquire)
+        self.0.load(Ordering::Relaxed) && self.0.swap(false, Ordering::Acquire)
     }
 }
 

@@ -133,8 +133,8 @@ impl<'a> Spin<'a> {
         let start = kernel::get().now_ns();
         let level = self.score.load(Relaxed) & 0xff;
         let mut last = start;
-        // By a clock that stands still, or goes back, the budget would never be spent: a library that
-        // tells programs another time may be in front of libc.
+        // By a clock that stands still, or goes back, the budget would never be spent: where libc's own is not
+        // found, a library's that tells programs another time may be asked.
         for _ in 0..=budget / ROUND_NS {
             for _ in 0..LOOKS {
                 if done() {

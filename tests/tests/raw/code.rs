@@ -97,7 +97,11 @@ fn code_that_cannot_be_changed_stays_as_it_is() {
             let mut command = Command::new(&confine);
             command.args(["onepage", "--"]).arg(shortwire()).args(["run", "--raw", "auto", "--"]);
             command.arg(&client).arg(&number).arg(&library).args([how, "200"]);
+            let log = c.dir().join(how);
+            command.env("SHORTWIRE_LOG", &log);
             assert_eq!(c.start("client", &mut command).success(secs(60)), "done\n", "{how}");
+            let lines = fs::read_to_string(&log).unwrap_or_default();
+            assert!(lines.contains("the kernel does not let it be changed"), "{how}: {lines}");
         }
         server.stop();
         Ok(())

@@ -176,9 +176,9 @@ pub type Clock = unsafe extern "C" fn(libc::clockid_t, *mut libc::timespec) -> c
 
 static CLOCK: AtomicPtr<c_void> = AtomicPtr::new(libc::clock_gettime as *mut c_void);
 
-/// Time is told by this function from now on. By its name it may be another library's, for tests
-/// that want another time (libfaketime): where such a clock stands still no wait of ours whose end it
-/// tells would end, and where it jumps they would end too soon.
+/// Time is told by this function from now on. What stands under its name may be another library's, for
+/// tests that want another time (libfaketime): a clock that stands still would end no wait of ours, and
+/// one that jumps would end them too soon.
 pub fn time_is_told_by(clock: Clock) {
     CLOCK.store(clock as *mut c_void, Relaxed);
 }
