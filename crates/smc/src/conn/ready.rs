@@ -17,6 +17,13 @@ const MAX_UNREAD: u32 = 3;
 /// through any more.
 const MUFFLED: u32 = 6;
 
+/// Spans of `sys::span` after which a connection is looked at for its end, however many there are.
+const SELDOM: u64 = 10;
+/// Looks in such a span beside those: as many connections may be looked at each time it is over.
+const OFTEN: u64 = 16;
+/// `sys::ticks` of this process's last look for an end.
+static LAST_LOOK: AtomicU64 = AtomicU64::new(0);
+
 /// poll(2) bits, the same as epoll's.
 pub const IN: u32 = libc::EPOLLIN as u32 | libc::EPOLLRDNORM as u32;
 /// Writable.
@@ -468,7 +475,8 @@ impl Conn {
     }
 
     /// Asks the kernel for the end of a peer that was killed, of which nothing in user space tells:
-    /// about a hundred times a second at most, and in the first call after a pause.
+    /// about a hundred times a second at most, and in the first call after a pause; of many
+    /// connections rather ten times, as each of them may be used so seldom that all its calls would ask.
     #[inline]
     pub fn look_now_and_then(&self, fd: i32, ticks: u64) {
         if self.is_to_look(ticks) {
@@ -479,7 +487,8 @@ impl Conn {
     /// Whether it is time for that.
     #[inline(always)]
     pub(super) fn is_to_look(&self, ticks: u64) -> bool {
-        ticks.wrapping_sub(self.ending.looked.load(Relaxed)) > sys::span()
+        let since = ticks.wrapping_sub(self.ending.looked.load(Relaxed));
+        since > sys::span() && is_due(since, || ticks.wrapping_sub(LAST_LOOK.load(Relaxed)))
     }
 
     /// The same about ten times a second: of a connection that the kernel watches beside many
@@ -487,7 +496,7 @@ impl Conn {
     /// or another process.
     #[inline]
     pub fn look_at_times(&self, fd: i32, ticks: u64) {
-        if ticks.wrapping_sub(self.ending.looked.load(Relaxed)) > 10 * sys::span() {
+        if ticks.wrapping_sub(self.ending.looked.load(Relaxed)) > SELDOM * sys::span() {
             self.look_for_end(fd, ticks);
         }
     }
@@ -496,6 +505,7 @@ impl Conn {
     #[inline(never)]
     pub(super) fn look_for_end(&self, fd: i32, ticks: u64) {
         self.ending.looked.store(ticks, Relaxed);
+        LAST_LOOK.store(ticks, Relaxed);
         let ph = self.phase();
         // Behind the end of its stream the peer may still be sent to.
         let over = if ph.sends_on_ring() && !ph.has(p::SHUT_WR) { 0 } else { p::ENDED };
@@ -579,5 +589,47 @@ impl Conn {
             return true;
         }
         false
+    }
+}
+
+/// Whether a connection that was looked at `since` ticks ago, more than one span, is to be looked at for
+/// its end again; `any` tells since when none of the process was.
+#[inline]
+fn is_due(since: u64, any: impl FnOnce() -> u64) -> bool {
+    since > SELDOM * sys::span() || any() > sys::span() / OFTEN
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Looks in a second, as far as a span is 10 ms, of so many connections that each have a call
+    /// every so many hundredths of a span.
+    fn looks(connections: u64, every: u64) -> u64 {
+        let step = sys::span() / 100;
+        let (mut last, mut count) = (0, 0);
+        let mut looked = vec![0; connections as usize];
+        for now in (0..=100 * 100).map(|i| i * step) {
+            for (i, own) in looked.iter_mut().enumerate() {
+                let since = now - *own;
+                if (now / step + i as u64).is_multiple_of(every)
+                    && since > sys::span()
+                    && is_due(since, || now - last)
+                {
+                    (*own, last, count) = (now, now, count + 1);
+                }
+            }
+        }
+        count
+    }
+
+    #[test]
+    fn a_few_connections_are_looked_at_in_each_span_and_many_in_ten() {
+        assert!((90..=100).contains(&looks(1, 1)), "{}", looks(1, 1));
+        // A few have a look in most spans, though not in the same moment.
+        assert!(looks(10, 10) > 10 * 60, "{}", looks(10, 10));
+        // Their calls are more than a span apart, so each would have been a look: 40,000.
+        assert!(looks(500, 120) <= 500 * 10 + 100 * OFTEN, "{}", looks(500, 120));
+        assert!(looks(500, 120) >= 500 * 8, "{}", looks(500, 120));
     }
 }
