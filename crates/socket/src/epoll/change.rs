@@ -9,7 +9,7 @@ use libc::epoll_event;
 use smc::{reason, table as connections};
 
 use super::set::{Entry, SHARE, Set, held};
-use super::table::{Tables, Turn, entry, of_conn, set, slot, tables, turn};
+use super::table::{Tables, Turn, entry, find_by_turn, of_conn, set, slot, tables, turn};
 use crate::fail;
 use crate::fds::{self, Kind};
 
@@ -275,12 +275,15 @@ fn modify(
     kernel: impl FnOnce(&mut epoll_event) -> isize,
 ) -> isize {
     let Some(s) = set(set_index) else { return kernel(&mut ev) };
-    let Some(_turn) = turn(set_index, s) else { return fail(libc::ENOMEM) };
-    let known = match tables() {
-        Some(t) => t.find(set_index, conn, fd),
-        None => return fail(libc::ENOMEM),
+    let Some(turn) = turn(set_index, s) else { return fail(libc::ENOMEM) };
+    let i = match find_by_turn(&turn, set_index, conn, fd) {
+        Some(i) => i,
+        None => {
+            let Some(t) = tables() else { return fail(libc::ENOMEM) };
+            let Some((i, _)) = t.find(set_index, conn, fd) else { return kernel(&mut ev) };
+            i
+        }
     };
-    let Some((i, _)) = known else { return kernel(&mut ev) };
     let Some(mut h) = held(set_index, s) else { return fail(libc::ENOMEM) };
     // A close may have taken it away since. It is no other one: that would have needed the turn.
     let Some((e, st)) = h.state(i) else { return kernel(&mut ev) };

@@ -54,6 +54,40 @@ fn threads_may_add_and_remove_the_same() {
     }
 }
 
+/// Nor does who changes one lose sight of it while the connection's list changes under the search.
+#[test]
+fn a_change_finds_what_stays_beside_what_comes_and_goes() {
+    let _turn = serial();
+    for pair in [connected(), upgraded()] {
+        let (stays, other) = (Epoll::new(), Epoll::new());
+        stays.add(pair.1, libc::EPOLLIN);
+        let asked = core::cell::Cell::new(0);
+        thread::scope(|scope| {
+            let goes = scope.spawn(|| {
+                for _ in 0..5000 {
+                    other.add(pair.1, libc::EPOLLIN);
+                    assert_eq!(other.control(libc::EPOLL_CTL_DEL, pair.1, 0), 0);
+                }
+            });
+            while !goes.is_finished() {
+                let ask = || asked.set(asked.get() + 1);
+                let r = control_beside(&stays, libc::EPOLL_CTL_MOD, pair.1, ask, || {});
+                assert_eq!(r, 0);
+            }
+        });
+        let is_hooked = port(pair.1).conn.receives_on_ring();
+        assert_eq!(
+            asked.get() == 0,
+            is_hooked,
+            "what is hooked is no longer the kernel's to change"
+        );
+        send(pair.0, b"1", 0);
+        assert_eq!(stays.wait(Some(10_000_000_000)), Ok(vec![(pair.1, libc::EPOLLIN as u32)]));
+        assert_eq!(recv(pair.1, 9, 0), Ok(b"1".to_vec()));
+        assert_eq!(known(pair.1), 1);
+    }
+}
+
 #[test]
 fn what_the_kernel_refuses_is_not_noted() {
     let _turn = serial();
