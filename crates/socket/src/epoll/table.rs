@@ -162,9 +162,13 @@ const NEAR: usize = 4;
 
 /// The registration of `fd` in a set, for the thread that has that set's turn: nobody else adds any to
 /// it. Without the tables' lock, which all sets share, so None also where others change the
-/// connection's list meanwhile, or where it is long.
+/// connection's list meanwhile, or where it is long; and where `tables` has none, as the set that the
+/// caller is about to take is one for which it might wait for ever.
 #[inline]
 pub fn find_by_turn(_: &Turn, set_index: u32, conn: u32, fd: i32) -> Option<u32> {
+    if is_set_interrupted() {
+        return None;
+    }
     // What others take off the list leads elsewhere: to registrations of other connections.
     let is_it = |e: &Entry| e.is_in(set_index) && e.fd() == fd && e.conn() == conn;
     of_conn(conn).take(NEAR).find(|(_, e)| is_it(e)).map(|(i, _)| i)
