@@ -305,11 +305,7 @@ fn modify(
     // A change looks at the readiness anew, as the kernel does.
     st.look_anew(fds::conn(conn));
     h.heat(i);
-    // SYNC: sleepers. After the change; a sleeper counts itself before it looks, both under the
-    // lock.
-    if s.sleepers.any() {
-        h.kick(i);
-    }
+    h.tell_sleepers();
     0
 }
 
