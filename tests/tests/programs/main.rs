@@ -1,6 +1,7 @@
 //! Programs that people run: each works under `shortwire run` with its connections in shared
 //! memory.
 
+mod apache;
 mod go;
 mod haproxy;
 mod iperf3;
