@@ -58,7 +58,7 @@ VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 
 # Programs that the whole-system tests run under Shortwire. Where a name has changed: NAME/OLDER-NAME.
 PACKAGES = openssl python3-yaml nftables iperf3 sockperf redis-server memcached nginx apache2 wrk haproxy curl postgresql mariadb-server netcat-openbsd python3 libpython3-testsuite/libpython3.11-testsuite nodejs \
-	default-jdk-headless golang-go fish zsh groff-base socat openssh-server rsync musl-tools libmemcached-tools prometheus nats-server caddy etcd-server strace tshark libpcap0.8 pkg-config rpm dpdk-dev librte-net-memif25/librte-net-memif23 \
+	default-jdk-headless erlang-base golang-go fish zsh groff-base socat openssh-server rsync musl-tools libmemcached-tools prometheus nats-server caddy etcd-server strace tshark libpcap0.8 pkg-config rpm dpdk-dev librte-net-memif25/librte-net-memif23 \
 	$(GUEST_PACKAGES) $(ARM64_PACKAGES)
 
 # What runs virtual machines, and where the kernel for them is kept.

@@ -1,4 +1,4 @@
-//! The run-times people write servers in: Python, Node, Java.
+//! The run-times people write servers in: Python, Node, Java, Erlang.
 
 use std::path::Path;
 use std::process::Command;
@@ -113,6 +113,56 @@ fn java_blocking_sockets() {
 fn java_nio_selector() {
     case("java-nio", |c| {
         pair(c, &need("java")?, "NioEcho.java", &["8", "500"], 2);
+        Ok(())
+    });
+}
+
+/// The inet driver, whose scheduler threads poll a set of one-shot registrations, and sockets without it: each as server
+/// and as client. What a client has sent last is answered after its end.
+#[test]
+fn erlang_gen_tcp_in_all_its_modes() {
+    case("erlang-tcp", |c| {
+        let escript = need("escript")?;
+        for (there, here) in [("inet", "socket"), ("socket", "inet"), ("inet", "inet")] {
+            let number = Ports::Low.free();
+            let port = number.to_string();
+            let mut command = under(&escript, "gen_tcp.erl", &["server", &port, there]);
+            let mut server = c.serve("server", number, &mut command);
+            let watch = c.watch(&[number]);
+            let args = ["client", &port, here, "100"];
+            let mut client = c.start("client", &mut under(&escript, "gen_tcp.erl", &args));
+            client.wait_line("done 12", secs(100));
+            watch.wait_smcd(24, secs(60));
+            client.success(secs(60));
+            server.stop();
+        }
+        Ok(())
+    });
+}
+
+/// Two nodes without a port mapper, which would outlive them; the second listens nowhere. They part at last and meet anew.
+#[test]
+fn erlang_nodes() {
+    case("erlang-nodes", |c| {
+        let (escript, number) = (need("escript")?, Ports::Low.free());
+        let node = |args: &[&str], flags: &str| {
+            let mut command = under(&escript, "gen_tcp.erl", args);
+            command.env(
+                "ERL_FLAGS",
+                format!("-start_epmd false -erl_epmd_port {number} -setcookie test {flags}"),
+            );
+            command
+        };
+        let listens = "-name there@127.0.0.1 -kernel inet_dist_use_interface {127,0,0,1}";
+        let mut server = c.serve("there", number, &mut node(&["node"], listens));
+        let watch = c.watch(&[number]);
+        let args = ["talk", "there@127.0.0.1", "1000"];
+        let mut client =
+            c.start("here", &mut node(&args, "-name here@127.0.0.1 -dist_listen false"));
+        client.wait_line("done 20", secs(100));
+        watch.wait_smcd(2, secs(60));
+        client.success(secs(60));
+        server.stop();
         Ok(())
     });
 }
