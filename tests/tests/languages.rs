@@ -155,6 +155,8 @@ fn erlang_nodes() {
         };
         let listens = "-name there@127.0.0.1 -kernel inet_dist_use_interface {127,0,0,1}";
         let mut server = c.serve("there", number, &mut node(&["node"], listens));
+        // It listens before its program runs, and a message to a name that nobody has yet is lost.
+        server.wait_line("up", secs(60));
         let watch = c.watch(&[number]);
         let args = ["talk", "there@127.0.0.1", "1000"];
         let mut client =
