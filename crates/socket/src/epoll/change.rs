@@ -305,7 +305,11 @@ fn modify(
     // A change looks at the readiness anew, as the kernel does.
     st.look_anew(fds::conn(conn));
     h.heat(i);
-    h.tell_sleepers();
+    // SYNC: sleepers. After the change; a sleeper counts itself before it looks, both under the
+    // lock.
+    if s.sleepers.any() {
+        h.kick(i);
+    }
     0
 }
 

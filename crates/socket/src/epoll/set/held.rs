@@ -108,17 +108,6 @@ impl Held {
         }
     }
 
-    /// Behind a change of a registration: who sleeps on the set has not looked at it as it is now. Programs
-    /// whose workers ask anew for what a sleeping thread is to tell would wake that one with each request
-    /// for nothing, as there seldom is something at once.
-    pub fn tell_sleepers(&mut self) {
-        // SYNC: sleepers. After the change; a sleeper counts itself before it looks, both under the
-        // lock.
-        if self.set.sleepers.any() {
-            self.pass_on();
-        }
-    }
-
     fn unhook(&mut self, index: u32) {
         self.cool(index);
         let s = self.set;
@@ -158,7 +147,11 @@ impl Held {
         (st.dormant, st.events, st.data, st.enabled) = (false, ev.events, ev.u64, true);
         st.look_anew(fds::conn(e.conn()));
         self.heat(index);
-        self.tell_sleepers();
+        // SYNC: sleepers. After the change; a sleeper counts itself before it looks, both under the
+        // lock.
+        if s.sleepers.any() {
+            self.kick(index);
+        }
         true
     }
 
