@@ -19,10 +19,9 @@ const MUFFLED: u32 = 6;
 
 /// Spans of `sys::span` after which a connection is looked at for its end, however many there are.
 const SELDOM: u64 = 10;
-/// Looks in such a span beside those: as many connections may be looked at each time it is over.
+/// Looks in one span from which on only those are made that are due after `SELDOM` spans.
 const OFTEN: u64 = 16;
-/// `sys::ticks` of this process's last look for an end.
-static LAST_LOOK: AtomicU64 = AtomicU64::new(0);
+static LOOKS: Looks = Looks(AtomicU64::new(0));
 
 /// poll(2) bits, the same as epoll's.
 pub const IN: u32 = libc::EPOLLIN as u32 | libc::EPOLLRDNORM as u32;
@@ -475,8 +474,9 @@ impl Conn {
     }
 
     /// Asks the kernel for the end of a peer that was killed, of which nothing in user space tells:
-    /// about a hundred times a second at most, and in the first call after a pause; of many
-    /// connections rather ten times, as each of them may be used so seldom that all its calls would ask.
+    /// about a hundred times a second at most, and in the first call after a pause. Where more than
+    /// `OFTEN` connections are in use, the rest are asked for ten times a second, since each of those
+    /// may be used so seldom that all its calls would ask.
     #[inline]
     pub fn look_now_and_then(&self, fd: i32, ticks: u64) {
         if self.is_to_look(ticks) {
@@ -488,7 +488,7 @@ impl Conn {
     #[inline(always)]
     pub(super) fn is_to_look(&self, ticks: u64) -> bool {
         let since = ticks.wrapping_sub(self.ending.looked.load(Relaxed));
-        since > sys::span() && is_due(since, || ticks.wrapping_sub(LAST_LOOK.load(Relaxed)))
+        since > sys::span() && (since > SELDOM * sys::span() || LOOKS.may_look(ticks))
     }
 
     /// The same about ten times a second: of a connection that the kernel watches beside many
@@ -505,7 +505,7 @@ impl Conn {
     #[inline(never)]
     pub(super) fn look_for_end(&self, fd: i32, ticks: u64) {
         self.ending.looked.store(ticks, Relaxed);
-        LAST_LOOK.store(ticks, Relaxed);
+        LOOKS.note(ticks);
         let ph = self.phase();
         // Behind the end of its stream the peer may still be sent to.
         let over = if ph.sends_on_ring() && !ph.has(p::SHUT_WR) { 0 } else { p::ENDED };
@@ -592,44 +592,71 @@ impl Conn {
     }
 }
 
-/// Whether a connection that was looked at `since` ticks ago, more than one span, is to be looked at for
-/// its end again; `any` tells since when none of the process was.
-#[inline]
-fn is_due(since: u64, any: impl FnOnce() -> u64) -> bool {
-    since > SELDOM * sys::span() || any() > sys::span() / OFTEN
+/// How many looks for an end the process has made in this span: above the lowest byte which span that is.
+struct Looks(AtomicU64);
+
+impl Looks {
+    const MOST: u64 = 0xff;
+
+    /// Whether there is one left in the span of `ticks`. Threads that ask at once may all be told so.
+    fn may_look(&self, ticks: u64) -> bool {
+        let known = self.0.load(Relaxed);
+        known >> 8 != Self::span(ticks) || known & Self::MOST < OFTEN
+    }
+
+    /// One has been made.
+    fn note(&self, ticks: u64) {
+        let (known, span) = (self.0.load(Relaxed), Self::span(ticks));
+        let count = if known >> 8 == span { (known & Self::MOST).min(Self::MOST - 1) } else { 0 };
+        self.0.store(span << 8 | (count + 1), Relaxed);
+    }
+
+    fn span(ticks: u64) -> u64 {
+        (ticks / sys::span()) & (u64::MAX >> 8)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Looks in a second, as far as a span is 10 ms, of so many connections that each have a call
-    /// every so many hundredths of a span.
-    fn looks(connections: u64, every: u64) -> u64 {
-        let step = sys::span() / 100;
-        let (mut last, mut count) = (0, 0);
-        let mut looked = vec![0; connections as usize];
-        for now in (0..=100 * 100).map(|i| i * step) {
-            for (i, own) in looked.iter_mut().enumerate() {
-                let since = now - *own;
-                if (now / step + i as u64).is_multiple_of(every)
+    /// For each of so many connections the looks in a hundred spans, where each has a call every so many
+    /// hundredths of a span, all in the same moment if `together`.
+    fn looks(connections: u64, every: u64, together: bool) -> Vec<u64> {
+        let (process, step) = (Looks(AtomicU64::new(0)), sys::span() / 100);
+        let mut ends: Vec<_> = (0..connections).map(|i| (i, 0, 0)).collect();
+        for moment in 1000..=1000 + 100 * 100 {
+            let now = moment * step;
+            for (i, looked, count) in &mut ends {
+                let shift = if together { 0 } else { *i };
+                let since = now - *looked;
+                if (moment + shift).is_multiple_of(every)
                     && since > sys::span()
-                    && is_due(since, || now - last)
+                    && (since > SELDOM * sys::span() || process.may_look(now))
                 {
-                    (*own, last, count) = (now, now, count + 1);
+                    process.note(now);
+                    (*looked, *count) = (now, *count + 1);
                 }
             }
         }
-        count
+        ends.into_iter().map(|end| end.2).collect()
     }
 
     #[test]
     fn a_few_connections_are_looked_at_in_each_span_and_many_in_ten() {
-        assert!((90..=100).contains(&looks(1, 1)), "{}", looks(1, 1));
-        // A few have a look in most spans, though not in the same moment.
-        assert!(looks(10, 10) > 10 * 60, "{}", looks(10, 10));
-        // Their calls are more than a span apart, so each would have been a look: 40,000.
-        assert!(looks(500, 120) <= 500 * 10 + 100 * OFTEN, "{}", looks(500, 120));
-        assert!(looks(500, 120) >= 500 * 8, "{}", looks(500, 120));
+        // A call in each tenth of a span, of which the first behind a span looks.
+        for together in [false, true] {
+            for counts in [looks(1, 10, together), looks(2, 10, together), looks(16, 10, together)]
+            {
+                assert!(counts.iter().all(|n| (85..=101).contains(n)), "{counts:?}");
+            }
+        }
+        for together in [false, true] {
+            // Their calls are more than a span apart, so each of 40,000 would have been a look.
+            let counts = looks(500, 120, together);
+            assert!(counts.iter().all(|n| *n >= 8), "{counts:?}");
+            let all = counts.iter().sum::<u64>();
+            assert!(all <= 500 * 11 + 101 * OFTEN, "{all}");
+        }
     }
 }

@@ -276,15 +276,25 @@ fn modify(
 ) -> isize {
     let Some(s) = set(set_index) else { return kernel(&mut ev) };
     let Some(turn) = turn(set_index, s) else { return fail(libc::ENOMEM) };
-    let i = match find_by_turn(&turn, set_index, conn, fd) {
-        Some(i) => i,
+    let by_turn = find_by_turn(&turn, set_index, conn, fd);
+    let member = by_turn.and_then(|i| {
+        let mut h = held(set_index, s)?;
+        // Not so where the search read one half of what was taken off a list, and the other half of what
+        // came in its place, in another set.
+        h.state(i).is_some().then_some((i, h))
+    });
+    let (i, mut h) = match member {
+        Some(member) => member,
         None => {
-            let Some(t) = tables() else { return fail(libc::ENOMEM) };
-            let Some((i, _)) = t.find(set_index, conn, fd) else { return kernel(&mut ev) };
-            i
+            let known = match tables() {
+                Some(t) => t.find(set_index, conn, fd),
+                None => return fail(libc::ENOMEM),
+            };
+            let Some((i, _)) = known else { return kernel(&mut ev) };
+            let Some(h) = held(set_index, s) else { return fail(libc::ENOMEM) };
+            (i, h)
         }
     };
-    let Some(mut h) = held(set_index, s) else { return fail(libc::ENOMEM) };
     // A close may have taken it away since. It is no other one: that would have needed the turn.
     let Some((e, st)) = h.state(i) else { return kernel(&mut ev) };
     if !st.hooked {

@@ -161,9 +161,9 @@ pub fn of_conn(conn: u32) -> impl Iterator<Item = (u32, &'static Entry)> {
 const NEAR: usize = 4;
 
 /// The registration of `fd` in a set, for the thread that has that set's turn: nobody else adds any to
-/// it. Without the tables' lock, which all sets share, so None also where others change the
-/// connection's list meanwhile, or where it is long; and where `tables` has none, as the set that the
-/// caller is about to take is one for which it might wait for ever.
+/// it. Without the tables' lock, which all sets share; so None also where others change the connection's
+/// list meanwhile, or where the list is long, and what it finds may be no member of the set any more. None
+/// in a signal handler that interrupted the holder of a set, who may have what another set's holder waits for.
 #[inline]
 pub fn find_by_turn(_: &Turn, set_index: u32, conn: u32, fd: i32) -> Option<u32> {
     if is_set_interrupted() {
