@@ -487,8 +487,7 @@ impl Conn {
     /// Whether it is time for that.
     #[inline(always)]
     pub(super) fn is_to_look(&self, ticks: u64) -> bool {
-        let since = ticks.wrapping_sub(self.ending.looked.load(Relaxed));
-        since > sys::span() && (since > SELDOM * sys::span() || LOOKS.may_look(ticks))
+        LOOKS.is_due(ticks.wrapping_sub(self.ending.looked.load(Relaxed)), ticks)
     }
 
     /// The same about ten times a second: of a connection that the kernel watches beside many
@@ -598,8 +597,14 @@ struct Looks(AtomicU64);
 impl Looks {
     const MOST: u64 = 0xff;
 
-    /// Whether there is one left in the span of `ticks`. Threads that ask at once may all be told so.
-    fn may_look(&self, ticks: u64) -> bool {
+    /// Whether a connection that was looked at `since` ticks ago is to be looked at again.
+    #[inline(always)]
+    fn is_due(&self, since: u64, ticks: u64) -> bool {
+        since > sys::span() && (since > SELDOM * sys::span() || self.has_one_left(ticks))
+    }
+
+    /// Of those that one span has. Threads that ask at once may all be told so.
+    fn has_one_left(&self, ticks: u64) -> bool {
         let known = self.0.load(Relaxed);
         known >> 8 != Self::span(ticks) || known & Self::MOST < OFTEN
     }
@@ -629,11 +634,7 @@ mod tests {
             let now = moment * step;
             for (i, looked, count) in &mut ends {
                 let shift = if together { 0 } else { *i };
-                let since = now - *looked;
-                if (moment + shift).is_multiple_of(every)
-                    && since > sys::span()
-                    && (since > SELDOM * sys::span() || process.may_look(now))
-                {
+                if (moment + shift).is_multiple_of(every) && process.is_due(now - *looked, now) {
                     process.note(now);
                     (*looked, *count) = (now, *count + 1);
                 }
