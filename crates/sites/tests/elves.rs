@@ -1,4 +1,4 @@
-//! Every program and library of this machine: lengths as a whole decoder has them, and no place of
+//! Every program and library of this machine: lengths as a whole decoder has them, and hardly a place of
 //! the two bytes that the chains do not agree on.
 #![cfg(target_arch = "x86_64")]
 
@@ -46,31 +46,45 @@ fn is_elf(path: &Path) -> bool {
     read.is_ok() && head[..5] == *b"\x7fELF\x02" && matches!(head[16], 2 | 3) && head[18] == 62
 }
 
-/// Runs `look` on the code of each file, with the file's name.
-fn each_code(mut look: impl FnMut(&Path, &[u8])) {
+/// Runs `look` on the code of each file, with the file's name and whether it is linked without libraries.
+fn each_code(mut look: impl FnMut(&Path, bool, &[u8])) {
     for path in elves() {
         let Ok(content) = fs::read(&path) else { continue };
         let Ok(file) = object::File::parse(&*content) else { continue };
         assert_eq!(file.architecture(), Architecture::X86_64);
         let code = file.sections().filter(|section| section.kind() == SectionKind::Text);
-        code.filter_map(|section| section.data().ok()).for_each(|code| look(&path, code));
+        let is_static = file.section_by_name(".dynamic").is_none();
+        code.filter_map(|section| section.data().ok())
+            .for_each(|code| look(&path, is_static, code));
     }
 }
 
+/// Where some chains meet a place and others do not, nobody can tell, and the whole program is left as it is. So
+/// that is rare, and never so in a static program, which has nothing but its own instructions. OCaml ends its
+/// functions in rows of calls of one place, each before a jump: over a distance of 0x6050f such a call
+/// has the two bytes in it, and a chain that enters the row out of step stays so for all of it.
 #[test]
 fn each_place_has_all_votes_or_none() {
-    let (mut yes, mut no, mut between) = (0, 0, Vec::new());
-    each_code(|path, code| {
+    let (mut yes, mut no, mut between, mut is_any_static) = (0, 0, Vec::new(), false);
+    each_code(|path, is_static, code| {
         for at in places(code) {
             match votes(code, at) {
                 0 => no += 1,
                 VOTES => yes += 1,
-                some => between.push(format!("{} at {at:#x}: {some}", path.display())),
+                some => {
+                    let judged = sites::judge(code, at, &[true; sites::NUMBERS]);
+                    assert_eq!(judged, Found::Undecided(Why::Votes(some)));
+                    is_any_static |= is_static;
+                    between.push(format!("{} at {at:#x}: {some}", path.display()));
+                }
             }
         }
     });
-    println!("{yes} instructions, {no} other places");
-    assert!(yes > 300 && between.is_empty(), "{yes} {no} {between:#?}");
+    println!("{yes} instructions, {no} other places, {between:#?}");
+    assert!(
+        yes > 300 && between.len() * 1000 <= yes + no && !is_any_static,
+        "{yes} {no} {between:#?}"
+    );
 }
 
 /// Where a linker has put tables and strings beside the code, nothing in them is taken for a call.
@@ -159,7 +173,7 @@ fn lengths_are_those_of_a_whole_decoder() {
     // As much of each file as makes seconds of all of them, from places all over it.
     const PIECE: usize = 2048;
     let mut checked = 0;
-    each_code(|_, code| {
+    each_code(|_, _, code| {
         for piece in code.chunks(code.len() / 16 + PIECE) {
             let piece = &piece[..piece.len().min(PIECE)];
             let mut at = 0;
