@@ -40,6 +40,7 @@ fn ways() -> Vec<(String, Role, Copies)> {
     ways
 }
 
+/// Two passes are a rival, too, though the sum is ours: whoever has it needs no copy that takes longer.
 fn own_ways() -> Vec<(String, Role, Copies)> {
     vec![
         (
@@ -52,7 +53,7 @@ fn own_ways() -> Vec<(String, Role, Copies)> {
         ),
         (
             "memcpy, then sum".into(),
-            Role::Setting,
+            Role::Rival,
             copier(|source, destination| {
                 destination.copy_from_slice(source);
                 csum_partial(destination, 0).into()
@@ -60,7 +61,7 @@ fn own_ways() -> Vec<(String, Role, Copies)> {
         ),
         (
             "sum, then memcpy".into(),
-            Role::Setting,
+            Role::Rival,
             copier(|source, destination| {
                 let sum = csum_partial(source, 0);
                 destination.copy_from_slice(source);

@@ -118,22 +118,35 @@ fn long(data: &[u8], sum: u32) -> u32 {
 }
 
 #[target_feature(enable = "neon")]
-pub(crate) fn copy(source: &[u8], destination: &mut [u8], sum: u32) -> u32 {
-    let mut sum = u64::from(sum);
+#[inline]
+fn copy_vector(sums: uint32x4_t, from: &[u8; VECTOR], to: &mut [u8; VECTOR]) -> uint32x4_t {
+    let vector = load(from);
+    // SAFETY: a vector's bytes, at any alignment.
+    unsafe { vst1q_u8(to.as_mut_ptr(), vreinterpretq_u8_u16(vector)) };
+    vpadalq_u16(sums, vector)
+}
+
+#[target_feature(enable = "neon")]
+pub(crate) fn copy(source: &[u8], destination: &mut [u8], mut sum: u32) -> u32 {
     for (source, destination) in source.chunks(PIECE).zip(destination.chunks_mut(PIECE)) {
         let mut sums = [vdupq_n_u32(0); 4];
-        let (vectors, rest) = source.as_chunks::<VECTOR>();
-        let (places, place) = destination.as_chunks_mut::<VECTOR>();
-        for (number, (from, to)) in vectors.iter().zip(places).enumerate() {
-            let vector = load(from);
-            // SAFETY: a vector's bytes, at any alignment.
-            unsafe { vst1q_u8(to.as_mut_ptr(), vreinterpretq_u8_u16(vector)) };
-            sums[number % 4] = vpadalq_u16(sums[number % 4], vector);
+        // By groups, so that each vector's sum is known and stays in its register.
+        let (groups, rest) = source.as_chunks::<GROUP>();
+        let (places, place) = destination.as_chunks_mut::<GROUP>();
+        for (from, to) in groups.iter().zip(places) {
+            let (from, to) = (from.as_chunks::<VECTOR>().0, to.as_chunks_mut::<VECTOR>().0);
+            for ((sums, from), to) in sums.iter_mut().zip(from).zip(to) {
+                *sums = copy_vector(*sums, from, to);
+            }
         }
-        sum = add64(sum, total(sums));
-        sum = u64::from(portable::copy(rest, place, fold64(sum)));
+        let (vectors, rest) = rest.as_chunks::<VECTOR>();
+        let (places, place) = place.as_chunks_mut::<VECTOR>();
+        for (from, to) in vectors.iter().zip(places) {
+            sums[0] = copy_vector(sums[0], from, to);
+        }
+        sum = portable::copy(rest, place, fold64(add64(u64::from(sum), total(sums))));
     }
-    sum as u32
+    sum
 }
 
 /// With STNP, a pair of vectors per store: a hint to the processor to go past the caches.

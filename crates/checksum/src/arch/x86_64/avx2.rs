@@ -10,9 +10,12 @@ use core::arch::asm;
 use core::arch::x86_64::*;
 use core::hint::select_unpredictable;
 
-use super::{carry, few};
-use crate::arch::aligned;
+use super::few;
 use crate::sum::{add64, fold64};
+
+mod copying;
+
+pub(crate) use copying::{copy, copy_nt};
 
 const VECTOR: usize = 32;
 const GROUP: usize = 4 * VECTOR;
@@ -195,11 +198,18 @@ fn odd(data: &[u8]) -> u64 {
 #[inline(never)]
 fn piece<const VNNI: bool>(data: &[u8], sum: u32) -> u32 {
     let (groups, rest) = data.as_chunks::<GROUP>();
-    let mut sums = groups
+    let sums = groups
         .iter()
         .fold(starts(4 * groups.len() + 4), |sums, group| add_group::<VNNI>(sums, group));
-    // The rest without a branch, because packets differ in length from one to the next. Up to three
-    // vectors:
+    close::<VNNI>(sums, data, rest, sum)
+}
+
+/// Adds the rest behind whole groups, four vectors at most, without a branch, because packets differ in length from
+/// one to the next.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn close<const VNNI: bool>(mut sums: Sums, data: &[u8], rest: &[u8], sum: u32) -> u32 {
+    // Up to three vectors:
     for (number, lanes) in sums.iter_mut().enumerate().take(3) {
         let there = rest.len() >= (number + 1) * VECTOR;
         let at = select_unpredictable(
@@ -214,50 +224,4 @@ fn piece<const VNNI: bool>(data: &[u8], sum: u32) -> u32 {
     let (even, behind) = (data.len() & !1, (rest.len() % VECTOR) & !1);
     sums[3] = add_last::<VNNI>(sums[3], data, even, behind);
     fold64(add64(finish(sums), odd(data) + u64::from(sum)))
-}
-
-#[target_feature(enable = "avx2")]
-pub(crate) fn copy(source: &[u8], destination: &mut [u8], sum: u32) -> u32 {
-    let (vectors, rest) = source.as_chunks::<VECTOR>();
-    let (places, place) = destination.as_chunks_mut::<VECTOR>();
-    let total = copy_vectors::<false>(vectors, places);
-    carry::copy(rest, place, fold64(add64(total, u64::from(sum))))
-}
-
-/// With `NT`, the destination must be aligned to a vector, or the processor faults.
-#[target_feature(enable = "avx2")]
-#[inline]
-fn copy_vectors<const NT: bool>(source: &[[u8; VECTOR]], destination: &mut [[u8; VECTOR]]) -> u64 {
-    let mut total = 0;
-    for (source, destination) in
-        source.chunks(PIECE / VECTOR).zip(destination.chunks_mut(PIECE / VECTOR))
-    {
-        let mut sums = starts(source.len());
-        for (number, (from, to)) in source.iter().zip(destination).enumerate() {
-            let vector = load(from);
-            let to = to.as_mut_ptr().cast();
-            // SAFETY: a vector's bytes; with NT aligned, as `aligned` has seen to.
-            unsafe {
-                if NT { _mm256_stream_si256(to, vector) } else { _mm256_storeu_si256(to, vector) }
-            };
-            sums[number % 4] = add::<false>(sums[number % 4], vector);
-        }
-        total = add64(total, finish(sums));
-    }
-    total
-}
-
-#[target_feature(enable = "avx2")]
-pub(crate) fn copy_nt(source: &[u8], destination: &mut [u8], sum: u32) -> u32 {
-    // SAFETY: this function has the same feature; the lengths are equal here too.
-    unsafe { aligned::<VECTOR>(source, destination, sum, copy, stream) }
-}
-
-#[target_feature(enable = "avx2")]
-fn stream(source: &[[u8; VECTOR]], destination: &mut [[u8; VECTOR]]) -> u32 {
-    let total = copy_vectors::<true>(source, destination);
-    // Stores that go past the caches are not ordered with others; whoever is told of the copy must
-    // see it.
-    _mm_sfence();
-    fold64(total)
 }
