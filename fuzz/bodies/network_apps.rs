@@ -3,7 +3,7 @@
 use engine::{Config, Engine, Options, Packet, pool};
 
 /// Kinds with their ports and arguments. A corpus file's first byte is a place in this list.
-const APPS: [(&str, &[&str], &[&str], &str); 13] = [
+const APPS: [(&str, &[&str], &[&str], &str); 14] = [
     ("Forwarder", &["left", "right"], &["left", "right"], FORWARDER),
     ("Fragmenter", &["input"], &["output"], "mtu = 200"),
     ("Reassembler", &["input"], &["output"], "datagrams = 3"),
@@ -17,6 +17,7 @@ const APPS: [(&str, &[&str], &[&str], &str); 13] = [
     ("L2tpv3", TUNNEL, TUNNEL, "session = 1\npeer_session = 1\ncarrier = 'udp'\nsublayer = true"),
     ("Esp", TUNNEL, TUNNEL, ESP),
     ("Neighbour", &["south", "north"], &["south", "north"], NEIGHBOUR),
+    ("Ipfix", &["input"], &["output", "export"], IPFIX),
 ];
 
 const SIDES: &[&str] = &["inside", "outside"];
@@ -38,6 +39,16 @@ addresses = ['192.0.2.7', 'fd00::1']
 neighbours = 3
 routes = [{ prefix = '10.0.0.0/8' }, { prefix = '0.0.0.0/0', via = '192.0.2.9' }, { prefix = 'fd00::/64' }]
 ";
+const IPFIX: &str = "
+flows = 3
+idle = 1e-9
+active = 1e-9
+templates = 1e-9
+[apps.x.collector]
+local = '192.0.2.7'
+remote = '192.0.2.8'
+mac = '02:00:00:00:00:01'
+next_hop = '02:00:00:00:00:02'";
 const OUTER: &str = "
 [apps.x.outer]
 local = '192.0.2.7'
