@@ -26,6 +26,7 @@ mod memory;
 mod namespace;
 mod report;
 mod rivals;
+mod snabb;
 
 /// What `--quick` makes of the options.
 const QUICK_SECONDS: f64 = 0.3;
@@ -55,7 +56,7 @@ pub struct BenchEngine {
     /// 3 rounds of 0.3 s
     #[arg(long)]
     pub quick: bool,
-    /// Snabb's program, to forward between the same interfaces
+    /// Snabb's program: it forwards between the same interfaces, and runs the same script and filters
     #[arg(long, value_name = "PROGRAM", env = "SHORTWIRE_SNABB_PROGRAM")]
     pub snabb: Option<PathBuf>,
     /// Print one JSON object
@@ -142,6 +143,7 @@ pub fn run(args: &BenchEngine) -> Result<ExitCode> {
     }
     if wants(EngineGroup::Depth) {
         add("apps in Lua and filters", depth::runs());
+        add("Snabb's apps in Lua and filters", snabb::runs(args.snabb.as_deref()));
     }
     let mut figures = measure(&runs, rounds, seconds)?;
     figures.skipped.extend(skipped);

@@ -9,15 +9,10 @@ use super::instances::{datagram, write};
 use super::{Run, memory};
 
 /// Terms of filters.
-const TERMS: [usize; 3] = [1, 6, 18];
+pub const TERMS: [usize; 3] = [1, 6, 18];
 
 pub fn filter_name(terms: usize) -> String {
     format!("filter of {terms} terms")
-}
-
-/// The rows of filters, the shortest first.
-pub fn filters() -> [String; 3] {
-    TERMS.map(filter_name)
 }
 
 /// Without a filter.
@@ -35,7 +30,7 @@ pub fn runs() -> Result<Vec<Run>> {
 }
 
 /// The last term is fulfilled by the datagram, and none before it.
-fn expression(terms: usize) -> String {
+pub fn expression(terms: usize) -> String {
     let mut all: Vec<String> = (1..terms)
         .map(|number| match number % 3 {
             0 => format!("tcp dst port {number}"),

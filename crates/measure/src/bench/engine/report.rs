@@ -2,13 +2,14 @@
 
 use super::blaster;
 use super::cost;
-use super::depth::{CHAINS, UNFILTERED, chain_name, filters};
+use super::depth::{CHAINS, TERMS, UNFILTERED, chain_name, filter_name};
 use super::further;
 use super::instances::{
     FURTHER, KINDS, MANY, ONE, Originals, SAME, alone, further_alone, memory_of,
 };
 use super::interfaces;
 use super::rivals::{HEADERS, LOOP, MEMIF, MEMIF_DPDK, NULL, RINGS};
+use super::snabb;
 use crate::bench::rows::{Bar, Figures, Row};
 
 /// What the issue of figures promises, for packets of 60 bytes.
@@ -129,12 +130,23 @@ fn memory(figures: &Figures, size: usize, rows: &mut Vec<Row>) {
     rows.extend(compared(figures, &sized("two threads"), limit(), promised(Bar::Value(40.0))));
 }
 
-/// Apps in Lua against the same one by one, and what each further one costs; filters.
+/// Where Snabb's traces would take over, a script or a filter must be far ahead to stay so.
+fn of_snabb(name: &str) -> Bar {
+    match name {
+        "8 apps in Lua" => Bar::Ratio(1.5),
+        "filter of 18 terms" => Bar::Ratio(2.0),
+        _ => Bar::Ratio(1.0),
+    }
+}
+
+/// Apps in Lua against the same one by one and against Snabb's, and what each further one costs; filters.
 fn depth(figures: &Figures, rows: &mut Vec<Row>) {
     for apps in CHAINS {
         let alone = chain_name(apps, false);
         let against = figures.rates(&alone).map(|rates| (alone.as_str(), rates));
-        rows.extend(compared(figures, &chain_name(apps, true), against, Bar::None));
+        let name = chain_name(apps, true);
+        rows.extend(compared(figures, &name, against, Bar::None));
+        beside_snabb(figures, &name, rows);
     }
     for [few, many] in [[1, 4], [4, 8], [8, 16]] {
         let names = [few, many].map(|apps| chain_name(apps, true));
@@ -145,9 +157,17 @@ fn depth(figures: &Figures, rows: &mut Vec<Row>) {
         }
     }
     rows.extend(compared(figures, UNFILTERED, None, Bar::None));
-    for name in filters() {
+    for name in TERMS.map(filter_name) {
         let against = figures.rates(UNFILTERED).map(|rates| (UNFILTERED, rates));
         rows.extend(compared(figures, &name, against, Bar::None));
+        beside_snabb(figures, &name, rows);
+    }
+}
+
+fn beside_snabb(figures: &Figures, name: &str, rows: &mut Vec<Row>) {
+    let theirs = snabb::name(name);
+    if let Some(rates) = figures.rates(&theirs) {
+        rows.extend(compared(figures, name, Some((&theirs, rates)), of_snabb(name)));
     }
 }
 

@@ -1,0 +1,107 @@
+//! Snabb on the networks of `depth`: the same script, and the same filters, in a process of its own.
+
+use std::fs::{self, OpenOptions};
+use std::io::Write as _;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use super::Run;
+use super::depth::{CHAINS, TERMS, chain_name, expression, filter_name};
+use super::instances::{datagram, write};
+use crate::bench::process::Process;
+use crate::processors::two_cpus;
+use engine::batch::BATCH;
+
+/// What it is called beside the row of the same network.
+pub fn name(row: &str) -> String {
+    format!("Snabb: {row}")
+}
+
+/// Snabb mounts its huge pages below it, and makes it only for counters of its own, which are elsewhere here.
+const FOLDER: &str = "/var/run/snabb";
+
+/// Snabb's own time to start and to end, beside what it measures.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Behind a network whose last app is `sink`: its rate, once the compiler has recorded its traces.
+const RATE: &str = r"
+local function arrived ()
+   for name, link in pairs(engine.link_table) do
+      if name:match('sink%.input$') then
+         return tonumber(require('core.link').stats(link).rxpackets)
+      end
+   end
+end
+engine.main({ duration = 0.3, no_report = true })
+local began, before = engine.now(), arrived()
+engine.main({ duration = SECONDS, no_report = true })
+print((arrived() - before) / (engine.now() - began) / 1e6)
+";
+
+const FILTERED: &str = r"
+local basic = require('apps.basic.basic_apps')
+local c = config.new()
+config.app(c, 'reader', require('apps.pcap.pcap').PcapReader, 'FILE')
+config.app(c, 'src', basic.Repeater)
+config.app(c, 'filter', require('apps.packet_filter.pcap_filter').PcapFilter, { filter = [[FILTER]] })
+config.app(c, 'sink', basic.Sink)
+config.link(c, 'reader.output -> src.input')
+config.link(c, 'src.output -> filter.input')
+config.link(c, 'filter.output -> sink.input')
+engine.configure(c)
+engine.busywait = true
+";
+
+pub fn runs(program: Option<&Path>) -> Result<Vec<Run>> {
+    let program =
+        program.context("--snabb, or SHORTWIRE_SNABB_PROGRAM, does not name its program")?;
+    let program = program.canonicalize().with_context(|| format!("{}", program.display()))?;
+    fs::create_dir_all(FOLDER).with_context(|| format!("cannot make {FOLDER}"))?;
+    let mut runs = Vec::new();
+    for terms in TERMS {
+        let program = program.clone();
+        let filter = move |seconds| {
+            let folder = tempfile::tempdir().context("cannot make a temporary directory")?;
+            let file = folder.path().join("datagrams.pcap");
+            write(&file, &datagram()?, BATCH)?;
+            in_microseconds(&file)?;
+            let text = FILTERED.replace("FILE", &file.display().to_string());
+            rate(&program, &text.replace("FILTER", &expression(terms)), seconds)
+        };
+        runs.push(Run::new(name(&filter_name(terms)), filter));
+    }
+    for apps in CHAINS {
+        let program = program.clone();
+        let chain = include_str!("chain.lua");
+        let text = format!("assert(loadstring([==[{chain}]==]))('{apps}')");
+        let row = name(&chain_name(apps, true));
+        runs.push(Run::new(row, move |seconds| rate(&program, &text, seconds)));
+    }
+    Ok(runs)
+}
+
+/// Snabb reads no captures whose times are in nanoseconds. The times of this one are all 0, so its magic number is all that differs.
+fn in_microseconds(file: &Path) -> Result<()> {
+    const MAGIC: u32 = 0xa1b2_c3d4;
+    let mut file = OpenOptions::new().write(true).open(file)?;
+    Ok(file.write_all(&MAGIC.to_ne_bytes())?)
+}
+
+fn rate(program: &Path, network: &str, seconds: f64) -> Result<f64> {
+    // Its counters and logs are for memory: on a disk the last of them takes minutes to go.
+    let folder = tempfile::tempdir_in("/dev/shm").context("cannot make a directory in /dev/shm")?;
+    let script = folder.path().join("network.lua");
+    fs::write(&script, [network, &RATE.replace("SECONDS", &seconds.to_string())].concat())?;
+    let root = format!("SNABB_SHM_ROOT={}", folder.path().display());
+    let command = ["env".into(), root.into(), program.into(), "snsh".into(), script.into()];
+    let base = folder.path().join("said");
+    let cpu = two_cpus().map(|(_, second)| second);
+    let process = Process::start("Snabb".into(), &command, cpu, None, &base)?;
+    let said = process.finish(PATIENCE + Duration::from_secs_f64(seconds), |_| None)?.output;
+    let rate = said.lines().last().and_then(|line| line.parse().ok());
+    let rate = rate.with_context(|| format!("Snabb told no rate: {said}"))?;
+    ensure!(rate > 0.0, "no packet passed");
+    Ok(rate)
+}
