@@ -92,7 +92,7 @@ impl Program {
     }
 
     /// How many bytes of the packet the filter wants; 0 rejects it.
-    #[inline]
+    #[inline(always)]
     pub fn run(&self, packet: &[u8]) -> u32 {
         #[cfg(target_arch = "x86_64")]
         if let Some(code) = &self.code
@@ -104,6 +104,7 @@ impl Program {
     }
 
     /// None for a load beyond the end of the packet, and for a division by a register of zero.
+    #[inline(never)]
     fn interpret(&self, packet: &[u8]) -> Option<u32> {
         let (mut a, mut x, mut memory, mut at) = (0u32, 0u32, [0u32; MEMORY], 0usize);
         loop {

@@ -1,10 +1,11 @@
 //! From conditions on a packet's fields to a program.
 //!
 //! A condition becomes a graph of tests without circles. What a test has found out is not asked again
-//! behind it, so that of many similar conditions only what differs is left; then the tests are laid
-//! out so that all jumps lead forwards.
+//! behind it, so that of many similar conditions only what differs is left; tests of one field are put
+//! beside each other, so that it is loaded once; then the tests are laid out so that all jumps lead forwards.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::Instruction;
 
@@ -117,7 +118,8 @@ pub fn program(condition: &Condition) -> Option<Vec<Instruction>> {
     if graph.nodes.len() <= MOST && graph.values.len() <= VALUES {
         let mut short = Graph::default();
         if let Some(start) = short.under(&graph, start, &Vec::new()) {
-            return Layout::new(&short, start).program();
+            let (grouped, start) = short.grouped(start);
+            return Layout::new(&grouped, start).program();
         }
     }
     Layout::new(&graph, start).program()
@@ -204,6 +206,69 @@ impl Graph {
         self.made.insert(key, made);
         Some(made)
     }
+
+    /// The same with comparisons of one value beside each other, where they are alternatives.
+    fn grouped(&self, start: Next) -> (Self, Next) {
+        let mut chains = BTreeMap::new();
+        let mut open = vec![start];
+        while let Some(next) = open.pop() {
+            if let Next::Node(head) = next
+                && let Entry::Vacant(place) = chains.entry(head)
+            {
+                let (_, last) = place.insert(self.alternatives(head));
+                open.extend([self.nodes[head].yes, *last]);
+            }
+        }
+        let mut made = HashMap::new();
+        let mut graph = Self::default();
+        let found = |made: &HashMap<usize, Next>, next| match next {
+            Next::Node(number) => made[&number],
+            end => end,
+        };
+        // What a test leads to has a smaller number than the test.
+        for (head, (mut tests, last)) in chains {
+            group(&mut tests);
+            let yes = found(&made, self.nodes[head].yes);
+            let chain = |no, test: &Test| graph.add(Node { test: *test, yes, no });
+            let first = tests.iter().rev().fold(found(&made, last), chain);
+            made.insert(head, first);
+        }
+        let start = found(&made, start);
+        (graph, start)
+    }
+
+    /// Comparisons from a node on of which each is asked if the one before it fails and all lead to the same if they succeed,
+    /// and where the last one leads if it fails.
+    fn alternatives(&self, head: usize) -> (Vec<Test>, Next) {
+        let Node { test, yes, mut no } = self.nodes[head];
+        let mut tests = vec![test];
+        while test.operator == Operator::Equal
+            && let Next::Node(next) = no
+            && let node = &self.nodes[next]
+            && node.test.operator == Operator::Equal
+            && node.yes == yes
+        {
+            tests.push(node.test);
+            no = node.no;
+        }
+        (tests, no)
+    }
+}
+
+/// Puts alternatives with one value beside each other. Those up to the first with the last value stay where they are: a frame that
+/// ends before a field is rejected there, unless one in front of it is fulfilled.
+fn group(tests: &mut [Test]) {
+    let mut values = Vec::new();
+    let mut fixed = 0;
+    for (at, test) in tests.iter().enumerate() {
+        if !values.contains(&test.value) {
+            values.push(test.value);
+            fixed = at + 1;
+        }
+    }
+    // The last of them is in the register.
+    values.reverse();
+    tests[fixed..].sort_by_key(|test| values.iter().position(|value| *value == test.value));
 }
 
 impl Known {

@@ -1,8 +1,8 @@
 //! Classic BPF as machine code for x86-64.
 //!
 //! A program only jumps forwards, so it is translated in one pass, and what is known of a packet's
-//! length at an instruction is the least that is known where control may come from: a load asks only
-//! for what none before it has asked for. The code uses nothing but registers that a call may change and
+//! length at an instruction, from its start and from `X` on, is the least that is known where control may
+//! come from: a load asks only for what none before it has asked for. The code uses nothing but registers that a call may change and
 //! the 128 bytes below the stack, and is never writable and executable at once.
 #![allow(unsafe_code)]
 
@@ -84,6 +84,25 @@ const EQUAL: u8 = 0x4;
 const ABOVE: u8 = 0x7;
 const NOT: u8 = 1;
 
+/// Bytes that a packet has for sure.
+#[derive(Clone, Copy)]
+struct Known {
+    all: u64,
+    /// From `X` on; none are known while this is 0.
+    behind_x: u64,
+}
+
+impl Known {
+    const NOTHING: Self = Self { all: 0, behind_x: 0 };
+    /// Where nothing has come from yet.
+    const UNREACHED: Self = Self { all: u64::MAX, behind_x: u64::MAX };
+
+    fn meets(&mut self, other: Self) {
+        self.all = self.all.min(other.all);
+        self.behind_x = self.behind_x.min(other.behind_x);
+    }
+}
+
 /// Where a jump leads.
 #[derive(Clone, Copy)]
 enum Target {
@@ -126,22 +145,22 @@ impl Assembler {
     }
 
     /// Rejects packets of fewer bytes. False if that is every packet.
-    fn require(&mut self, bytes: u64, known: &mut u64) -> bool {
+    fn require(&mut self, bytes: u64, known: &mut Known) -> bool {
         if bytes > LONGEST as u64 {
             self.jump(Target::Reject);
             return false;
         }
-        if bytes > *known {
+        if bytes > known.all {
             // cmp rsi, bytes
             self.with(&[0x48, 0x81, 0xfe], bytes as u32);
             self.jump_if(BELOW, Target::Reject);
-            *known = bytes;
+            known.all = bytes;
         }
         true
     }
 
     /// Loads into `A` from a place in the packet, or that far behind `X`.
-    fn load(&mut self, code: u16, k: u32, known: &mut u64) {
+    fn load(&mut self, code: u16, k: u32, known: &mut Known) {
         let size = match code & 0x18 {
             0 => 4,
             8 => 2,
@@ -153,10 +172,13 @@ impl Assembler {
             if end > LONGEST as u64 {
                 return self.jump(Target::Reject);
             }
-            // lea r10, [rcx + end]; cmp r10, rsi
-            self.with(&[0x4c, 0x8d, 0x91], end as u32);
-            self.code(&[0x49, 0x39, 0xf2]);
-            self.jump_if(ABOVE, Target::Reject);
+            if end > known.behind_x {
+                // lea r10, [rcx + end]; cmp r10, rsi
+                self.with(&[0x4c, 0x8d, 0x91], end as u32);
+                self.code(&[0x49, 0x39, 0xf2]);
+                self.jump_if(ABOVE, Target::Reject);
+                known.behind_x = end;
+            }
         } else if !self.require(end, known) {
             return;
         }
@@ -259,10 +281,9 @@ fn translate(program: &[Instruction]) -> Vec<u8> {
         }
     }
     let mut places = Vec::new();
-    // Bytes that every packet has that comes to an instruction; the greatest number where nothing has
-    // come from yet.
-    let mut known = vec![u64::MAX; program.len() + 1];
-    known[0] = 0;
+    // Of every packet that comes to an instruction.
+    let mut known = vec![Known::UNREACHED; program.len() + 1];
+    known[0] = Known::NOTHING;
     for (at, instruction) in program.iter().enumerate() {
         places.push(assembler.text.len());
         let Instruction { code, jt, jf, k } = *instruction;
@@ -311,8 +332,12 @@ fn translate(program: &[Instruction]) -> Vec<u8> {
             MISC if code & 0x80 != 0 => a.code(&[0x89, 0xc8]), // mov eax, ecx
             _ => a.code(&[0x89, 0xc1]),                        // mov ecx, eax
         }
+        let changes_x = code & 7 == LDX || code & 7 == MISC && code & 0x80 == 0;
+        if changes_x {
+            here.behind_x = 0;
+        }
         for target in next {
-            known[target] = known[target].min(here);
+            known[target].meets(here);
         }
     }
     let reject = assembler.text.len();

@@ -23,7 +23,6 @@ const CONNECTIONS: usize = 65536;
 pub struct PcapFilter {
     program: Program,
     table: Option<Table>,
-    now: u64,
     accepted: u64,
     rejected: u64,
     known: u64,
@@ -98,7 +97,7 @@ impl Kind for PcapFilter {
     fn new(args: PcapFilterArgs, _context: &Context) -> Result<Self, AppError> {
         let table = args.state_table.as_deref().map(Table::named);
         let program = program(&args)?;
-        Ok(Self { program, table, now: 0, accepted: 0, rejected: 0, known: 0 })
+        Ok(Self { program, table, accepted: 0, rejected: 0, known: 0 })
     }
 
     /// Known connections go on, unless the table is another one.
@@ -111,44 +110,69 @@ impl Kind for PcapFilter {
     }
 }
 
-impl PcapFilter {
-    fn judge(&mut self, frame: &[u8]) -> bool {
-        let Some(table) = &self.table else { return self.count(self.program.run(frame) != 0) };
-        let connection = connection(frame);
-        let mut connections = table.connections.borrow_mut();
-        if let Some((key, flow, from)) = &connection
-            && let Some(at) = connections.find(key)
-        {
-            connections.go_on(at, flow, *from, self.now);
-            self.known += 1;
-            return true;
-        }
-        let accepted = self.program.run(frame) != 0;
-        if let (true, Some((key, _, from))) = (accepted, connection) {
-            // Without room for it the next packet is judged as this one.
-            connections.begin(key, from, self.now);
-        }
-        drop(connections);
-        self.count(accepted)
-    }
+/// Judges each packet by itself.
+struct Alone<'a> {
+    program: &'a Program,
+    all: u64,
+    accepted: u64,
+}
 
-    fn count(&mut self, accepted: bool) -> bool {
+impl Each for Alone<'_> {
+    #[inline(always)]
+    fn keep(&mut self, packet: &mut Packet) -> bool {
+        let accepted = self.program.run(packet) != 0;
+        self.all += 1;
         self.accepted += u64::from(accepted);
-        self.rejected += u64::from(!accepted);
         accepted
     }
 }
 
-impl Each for PcapFilter {
+/// Judges each packet by the connection that it belongs to.
+struct Connected<'a, 'p> {
+    alone: &'a mut Alone<'p>,
+    connections: &'a mut Connections,
+    now: u64,
+    known: u64,
+}
+
+impl Each for Connected<'_, '_> {
     fn keep(&mut self, packet: &mut Packet) -> bool {
-        self.judge(packet)
+        let connection = connection(packet);
+        if let Some((key, flow, from)) = &connection
+            && let Some(at) = self.connections.find(key)
+        {
+            self.connections.go_on(at, flow, *from, self.now);
+            self.known += 1;
+            return true;
+        }
+        let accepted = self.alone.keep(packet);
+        if let (true, Some((key, _, from))) = (accepted, connection) {
+            // Without room for it the next packet is judged as this one.
+            self.connections.begin(key, from, self.now);
+        }
+        accepted
     }
 }
 
 impl App for PcapFilter {
     fn push(&mut self, io: &Io) {
-        self.now = io.now();
-        each(io, self);
+        let mut alone = Alone { program: &self.program, all: 0, accepted: 0 };
+        match &self.table {
+            None => each(io, &mut alone),
+            Some(table) => {
+                let mut connections = table.connections.borrow_mut();
+                let mut connected = Connected {
+                    alone: &mut alone,
+                    connections: &mut connections,
+                    now: io.now(),
+                    known: 0,
+                };
+                each(io, &mut connected);
+                self.known += connected.known;
+            }
+        }
+        self.accepted += alone.accepted;
+        self.rejected += alone.all - alone.accepted;
     }
 
     fn tick(&mut self, io: &Io) {

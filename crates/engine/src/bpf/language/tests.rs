@@ -186,6 +186,12 @@ fn frame(dice: &mut Dice) -> Vec<u8> {
     frame
 }
 
+/// Many alternatives, as in a list of hosts and ports.
+fn alternatives(dice: &mut Dice) -> String {
+    let all: Vec<String> = (0..3 + dice.roll(9)).map(|_| primitive(dice)).collect();
+    all.join(" or ")
+}
+
 /// Whole frames, and frames that end anywhere. libpcap's optimizer may leave out a field that does not matter,
 /// and that of version 1.10.3 gets `ip6 net 2001:db8::/33 and ip6 src net 2001:db8::/33` wrong: it
 /// is left out.
@@ -198,7 +204,10 @@ fn expressions_mean_what_they_mean_to_libpcap() {
     let mut dice = Dice(0x5eed_cafe_f00d_0001);
     let (mut compiled, mut counts) = (0, [0; 2]);
     for round in 0..6000 {
-        let expression = expression(&mut dice, round % 4);
+        let expression = match round % 5 {
+            4 => alternatives(&mut dice),
+            depth => expression(&mut dice, depth),
+        };
         let Ok(ours) = compile(&expression) else { continue };
         let ours = Program::new(ours).unwrap_or_else(|error| panic!("{expression}: {error}"));
         let theirs =
@@ -274,4 +283,16 @@ fn what_is_known_is_not_asked_again() {
     assert_eq!(length(18) - length(17), 2, "{} {}", length(18), length(17));
     // Where a jump is too far for its byte another one stands behind it.
     assert!(length(140) - length(40) <= 100 * 6, "{} {}", length(140), length(40));
+}
+
+/// Alternatives of the same field stand together, and load it once.
+#[test]
+fn a_field_is_loaded_once_for_all_alternatives() {
+    let loads = |terms: usize| {
+        let terms: Vec<String> =
+            (1..=terms).map(|n| format!("host 10.0.0.{n} or udp port {}", 1000 + n)).collect();
+        let program = compile(&format!("ip and ({})", terms.join(" or "))).unwrap();
+        program.iter().filter(|instruction| instruction.code & 7 == 0).count()
+    };
+    assert_eq!(loads(20), loads(3));
 }
