@@ -11,7 +11,7 @@ use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering::*};
 
 use sites::Call;
-use smc::sys;
+use smc::{home, sys};
 use socket::{fds, fork, kernel};
 
 use crate::arch::{self, PAGE, STACK, SYS_fork, SYS_vfork};
@@ -247,7 +247,7 @@ pub extern "C" fn answer(call: &mut Call) {
     // A vfork child runs with what its parent's thread has, but its descriptors are its own: what it
     // has put over a number here is not the connection that its parent has there. What it leaves open
     // its exec looks at.
-    let is_child = block.may_be_child.get() && !fds::owner();
+    let is_child = block.may_be_child.get() && !home::is_owner();
     block.may_be_child.set(is_child);
     if dispatch::is_on()
         && let Some(result) = dispatch::answer(call, is_child)

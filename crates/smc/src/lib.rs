@@ -24,6 +24,7 @@ pub mod directory;
 pub mod group;
 mod hash;
 pub mod hidden;
+pub mod home;
 pub mod inet;
 pub mod kept;
 pub mod kind;

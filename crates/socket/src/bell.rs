@@ -13,7 +13,7 @@ use libc::{epoll_event, pollfd};
 use shm::lock::{FastGuard, FastLock};
 use smc::conn::sleepers::READS;
 use smc::conn::{Conn, Waits};
-use smc::{hidden, sys, table as connections};
+use smc::{hidden, home, sys, table as connections};
 
 use crate::epoll::bells::{Ears, PAGES};
 use crate::fds::inside::{HIGH, OWNERS, Owner, owners, places};
@@ -258,7 +258,7 @@ impl Sleep {
     /// None if the thread has no bell.
     pub fn begin() -> Option<Self> {
         // A child that shares this memory has descriptors of its own.
-        if !fds::owner() {
+        if !home::is_owner() {
             return None;
         }
         let (at, is_new) = place()?;

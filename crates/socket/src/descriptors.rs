@@ -4,7 +4,7 @@
 use alloc::vec::Vec;
 use core::ffi::c_int;
 
-use smc::{hidden, reason, sys};
+use smc::{hidden, home, reason, sys};
 
 use crate::fds::{self, Kind, Port};
 use crate::rights::leave_for;
@@ -40,7 +40,7 @@ pub fn close_range(first: u32, last: u32, flags: i32, call: impl Fn(u32, u32) ->
     let mut from = first;
     let mut r = 0;
     let mut ours: Vec<u32> =
-        if fds::owner() { hidden::all().map(|fd| fd as u32).collect() } else { Vec::new() };
+        if home::is_owner() { hidden::all().map(|fd| fd as u32).collect() } else { Vec::new() };
     ours.sort_unstable();
     for fd in ours.into_iter().filter(|f| (first..=last).contains(f)) {
         if fd > from {
@@ -57,7 +57,7 @@ pub fn close_range(first: u32, last: u32, flags: i32, call: impl Fn(u32, u32) ->
 /// dup; `plain` is the application's own call.
 pub fn dup(fd: i32, plain: impl FnOnce() -> isize) -> isize {
     let new = plain();
-    if new >= 0 && fds::owner() {
+    if new >= 0 && home::is_owner() {
         fds::share(fd, new as i32);
     }
     new
@@ -66,12 +66,12 @@ pub fn dup(fd: i32, plain: impl FnOnce() -> isize) -> isize {
 /// dup3, and dup2 of different numbers; `plain` is the application's own call.
 pub fn dup_over(old: i32, new: i32, plain: impl FnOnce() -> isize) -> isize {
     if hidden::contains(new)
-        && fds::owner()
+        && home::is_owner()
         && let Some(now) = fds::make_way(new)
     {
         bell::moved_fd(new, now);
     }
-    if !fds::owner() {
+    if !home::is_owner() {
         return plain();
     }
     // The kernel closes `new` inside the call. What an upgraded connection there must do before its
@@ -107,7 +107,7 @@ pub fn dup_over(old: i32, new: i32, plain: impl FnOnce() -> isize) -> isize {
 /// fcntl; `plain` is the application's own call.
 pub fn fcntl(fd: i32, cmd: i32, arg: usize, plain: impl FnOnce() -> isize) -> isize {
     let r = plain();
-    if r >= 0 && (cmd == libc::F_DUPFD || cmd == libc::F_DUPFD_CLOEXEC) && fds::owner() {
+    if r >= 0 && (cmd == libc::F_DUPFD || cmd == libc::F_DUPFD_CLOEXEC) && home::is_owner() {
         fds::share(fd, r as i32);
     }
     if r >= 0 && cmd == libc::F_SETFL && arg as i32 & libc::O_ASYNC != 0 {

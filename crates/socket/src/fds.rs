@@ -7,7 +7,7 @@
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 
 use smc::conn::Conn;
-use smc::{sys, table};
+use smc::{home, sys, table};
 
 use crate::ledger::{self, held};
 use life::{create, drop_ref};
@@ -127,16 +127,6 @@ macro_rules! leave_unwatched {
 }
 /// One above the highest descriptor ever marked.
 static HIGH: AtomicU32 = AtomicU32::new(0);
-/// The process that owns this memory; a vfork child shares it and must not change it.
-static PID: AtomicU32 = AtomicU32::new(0);
-/// A word that the kernel wipes in every child with memory of its own, however it was made; else 1.
-/// The handlers of pthread_atfork do not run for all of them.
-static HOME: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
-/// Where vfork and clone are not among our entry points, such a child would go unseen.
-const UNSEEN_SHARING: bool = !cfg!(any(target_arch = "x86_64", target_arch = "aarch64"));
-/// A child that shares this memory was made, or may have been: from then on only the kernel knows
-/// who is who.
-pub static SHARED: AtomicBool = AtomicBool::new(UNSEEN_SHARING);
 /// Connections of this process with a direction on a ring, or about to.
 static UPGRADED: AtomicU32 = AtomicU32::new(0);
 /// Whether an SO_RCVLOWAT above 1 was ever set: the kernel's is lowered before the connection
@@ -205,24 +195,7 @@ pub fn init() {
     WORDS.store(words.cast(), Release);
     // SYNC: words. Behind them; pairs with `word`.
     LIMIT.store(n as u32, Release);
-    settle_down();
-}
-
-/// This process owns this memory.
-fn settle_down() {
-    PID.store(sys::getpid(), Relaxed);
-    if HOME.load(Relaxed).is_null() {
-        const PAGE: usize = 4096;
-        let page = sys::reserve(PAGE, false);
-        // SAFETY: a page of our own.
-        let wiped = |p| unsafe { sys::advise(p, PAGE, libc::MADV_WIPEONFORK) } == 0;
-        if page.is_null() || !wiped(page) {
-            return;
-        }
-        HOME.store(page.cast(), Relaxed);
-    }
-    // SAFETY: mapped above, for good.
-    unsafe { &*HOME.load(Relaxed) }.store(1, Relaxed);
+    home::settle();
 }
 
 #[inline]
@@ -368,7 +341,7 @@ pub(crate) fn astray(fd: i32) {
 pub fn purge(fd: i32) -> i32 {
     if let Some(w) = word(fd)
         && w.load(Relaxed) != 0
-        && owner()
+        && home::is_owner()
     {
         forget_stale(fd, w, 0);
     }
@@ -386,22 +359,6 @@ fn raise_high(fd: i32) {
 /// One above the highest descriptor ever marked.
 pub fn high() -> i32 {
     HIGH.load(Relaxed) as i32
-}
-
-/// What the kernel says of this memory, where it can be asked: that it is its owner's or shared
-/// with it (1), or a child's (0).
-fn home() -> Option<u32> {
-    let home = HOME.load(Relaxed);
-    // SAFETY: a page that stays mapped.
-    (!home.is_null()).then(|| unsafe { &*home }.load(Relaxed))
-}
-
-/// Whether this is the process whose memory this is, and not its vfork child.
-pub fn owner() -> bool {
-    if home() == Some(1) && !SHARED.load(Relaxed) {
-        return true;
-    }
-    sys::getpid() == PID.load(Relaxed)
 }
 
 /// This process's share of connection `index`.

@@ -3,7 +3,7 @@
 
 use core::sync::atomic::{AtomicU8, AtomicU32, Ordering::*};
 
-use smc::{sys, table};
+use smc::{home, sys, table};
 
 use crate::{bell, epoll, faulty, fds, ledger};
 
@@ -132,7 +132,7 @@ pub unsafe fn is_fork(n: i64, a: usize, b: usize) -> bool {
 
 /// Before a child that may run in this memory.
 pub fn before_vfork() {
-    fds::SHARED.store(true, Relaxed);
+    home::share();
     fds::go_back_before_vfork();
 }
 

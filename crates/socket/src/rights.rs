@@ -2,7 +2,7 @@
 
 use core::ffi::c_int;
 
-use smc::{group, reason};
+use smc::{group, home, reason};
 
 use crate::fds;
 
@@ -18,7 +18,7 @@ pub fn change_user<R>(change: impl FnOnce() -> R) -> R {
 /// copy, stays.
 pub fn change_effective_user<R>(change: impl FnOnce() -> R) -> R {
     let forget = || {
-        if fds::owner() {
+        if home::is_owner() {
             group::lanes::forget_peers();
         }
     };

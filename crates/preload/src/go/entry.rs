@@ -17,7 +17,7 @@ use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use libc::pthread_key_t;
 use sites::Call;
-use smc::sys;
+use smc::{home, sys};
 use socket::{fds, fork, kernel, programs};
 
 use crate::calls::fd::syscall;
@@ -235,7 +235,7 @@ extern "C" fn answer(call: &mut Call) {
     // A vfork child runs with what its parent's thread has, but its descriptors are its own: what it
     // has put over a number here is not the connection that its parent has there, and the word that
     // an exec failed would go to that one's peer. What it leaves open its exec looks at.
-    let is_child = thread.may_be_child.get() && !fds::owner();
+    let is_child = thread.may_be_child.get() && !home::is_owner();
     thread.may_be_child.set(is_child);
     if is_child && !matches!(number, libc::SYS_execve | libc::SYS_execveat) {
         return;

@@ -21,7 +21,7 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64,
 
 use super::announce::SLOTS;
 use super::header::{WAITS, Waits};
-use crate::{hidden, sys};
+use crate::{hidden, home, sys};
 
 /// Own arenas that have bells, at most.
 const MOST: usize = 1024;
@@ -136,7 +136,7 @@ impl Bells {
             share.inspect(|share| share(self, page, wait, number, listens));
         }
         // A child that shares this memory has descriptors of its own.
-        if !listens || self.process.load(Relaxed) != sys::getpid() {
+        if !listens || !home::is(self.process.load(Relaxed)) {
             return false;
         }
         // SYNC: inside. Counted before the look at the number; pairs with `take_away`.

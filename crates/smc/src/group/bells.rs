@@ -7,7 +7,7 @@ use super::*;
 use crate::channel;
 use crate::conn;
 use crate::conn::Waits;
-use crate::hidden;
+use crate::{hidden, home};
 use alloc::vec::Vec;
 use dibs::loopback::arena_of;
 
@@ -89,12 +89,6 @@ pub(super) fn is_trusted(of: Cred) -> bool {
     crate::user::is_own(of.uid)
 }
 
-/// Whether this is the process that has the group: a child that shares its memory has descriptors
-/// of its own.
-fn is_ours(process: u32) -> bool {
-    process == sys::getpid()
-}
-
 impl Group {
     pub(super) fn close_bells(&mut self) {
         self.bells.drain(..).for_each(|(_, bells)| bells.give_back());
@@ -122,7 +116,7 @@ pub fn of(id: u32, token: u64) -> *const Bells {
 #[cold]
 fn share(bells: &Bells, page: &Waits, wait: u32, number: u32, listens: bool) {
     let (id, arena, process) = bells.whose();
-    if !is_ours(process) {
+    if !home::is(process) {
         return;
     }
     let label = Label { arena, wait, number };
@@ -196,7 +190,7 @@ pub fn number() -> u32 {
 /// is another user's, and the wait sleeps `often`.
 pub fn make(conn: &Conn, wait: u32, often: bool) -> Source {
     let (id, token) = (conn.link_group(), conn.tokens()[1]);
-    if !is_ours(conn.identity.pid.load(Relaxed)) {
+    if !home::is(conn.identity.pid.load(Relaxed)) {
         return Source::Nowhere;
     }
     let made = with(|list| {
@@ -234,7 +228,7 @@ pub fn make(conn: &Conn, wait: u32, often: bool) -> Source {
 pub fn fetch(conn: &Conn, wait: u32, number: u32) -> Option<i32> {
     let (id, token) = (conn.link_group(), conn.tokens()[1]);
     let label = Label { arena: arena_of(token), wait, number };
-    if !is_ours(conn.identity.pid.load(Relaxed)) {
+    if !home::is(conn.identity.pid.load(Relaxed)) {
         return None;
     }
     let fd = with(|list| {

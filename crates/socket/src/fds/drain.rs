@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 use smc::conn::Conn;
 use smc::reason::{DRAINED, STUCK};
-use smc::{conn, sys, table};
+use smc::{conn, home, sys, table};
 
 use super::tcp::drain;
 use crate::fds::{self, Kind};
@@ -59,7 +59,11 @@ fn changes(c: &Conn) {
 #[cold]
 #[inline(never)]
 fn free() {
-    if !fds::owner() || fds::has_stopped() || shm::lock::on_signal_stack() || !conn::take_stuck() {
+    if !home::is_owner()
+        || fds::has_stopped()
+        || shm::lock::on_signal_stack()
+        || !conn::take_stuck()
+    {
         return;
     }
     fds::each(|fd, kind| {
@@ -80,7 +84,7 @@ pub fn after_fork_child() {
 #[inline(never)]
 fn walk() -> Option<u64> {
     if !fds::readiness_differs()
-        || !fds::owner()
+        || !home::is_owner()
         || fds::has_stopped()
         || shm::lock::on_signal_stack()
     {

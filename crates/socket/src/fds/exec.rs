@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicPtr, Ordering::*};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use smc::{reason, sys, table};
+use smc::{home, reason, sys, table};
 
 use super::*;
 use crate::ledger::{self, held};
@@ -16,7 +16,7 @@ use crate::ledger::{self, held};
 /// forks and execs.
 pub fn before_exec() {
     go_back_for_exec();
-    if !owner() {
+    if !home::is_owner() {
         return;
     }
     if table::exists()
@@ -37,7 +37,7 @@ pub fn before_exec() {
             given_up.push(i);
         } else {
             smc::meet::identify(conn(i), fd);
-            conn(i).identity.heir.store(PID.load(Relaxed), Relaxed);
+            conn(i).identity.heir.store(home::process(), Relaxed);
             kept.push(i);
         }
     });
@@ -73,7 +73,7 @@ fn take_given_up() -> Vec<u32> {
 
 /// exec failed.
 pub fn undo_exec() {
-    if !owner() {
+    if !home::is_owner() {
         return;
     }
     ledger::undo_exec();
@@ -91,7 +91,7 @@ fn cloexec(fd: i32) -> bool {
 /// In a new program: takes on the connections that it had before its exec, if any.
 pub fn inherit() {
     let Some(t) = table::adopt(smc::hidden::find_tables().into_iter()) else { return };
-    let me = PID.load(Relaxed);
+    let me = home::process();
     smc::meet::inherited::note_all();
     for fd in sys::open_descriptors(0) {
         let Some(inode) = sys::socket_inode(fd) else { continue };
@@ -125,11 +125,11 @@ fn end_streams(which: impl Fn(i32) -> bool) -> Vec<(&'static Conn, i32)> {
 /// The process ends without closing. In a fork child, whose family goes on, what it held must be
 /// given up in the table.
 pub fn before_exit() {
-    if !table::exists() || !owner() {
+    if !table::exists() || !home::is_owner() {
         return;
     }
     let Some(t) = table::get() else { return };
-    if t.creator.load(Relaxed) != PID.load(Relaxed) {
+    if t.creator.load(Relaxed) != home::process() {
         for fd in 0..high() {
             if let Kind::Conn(_) = kind(fd) {
                 before_close(fd);
@@ -164,7 +164,7 @@ pub fn before_exit() {
 fn give_counters(t: &table::Header, ends: bool) {
     let creator = t.creator.load(Relaxed);
     // In a sandbox a further system call may be the last.
-    if has_stopped() || creator != PID.load(Relaxed) && !sys::is_unknown(creator) {
+    if has_stopped() || creator != home::process() && !sys::is_unknown(creator) {
         return;
     }
     each(|_, k| {
@@ -177,7 +177,7 @@ fn give_counters(t: &table::Header, ends: bool) {
 
 /// Before this process becomes another program, or a vfork child of it does.
 fn go_back_for_exec() {
-    let own = owner();
+    let own = home::is_owner();
     go_back_inherited(|index, fd| {
         if own && !is_shared(index) {
             // Nobody else would read on.
@@ -195,7 +195,7 @@ pub struct Kept(Vec<i32>);
 /// see its exec.
 pub fn go_back_for_spawn() -> Kept {
     let mut kept = Kept(Vec::new());
-    if owner() {
+    if home::is_owner() {
         go_back_inherited(|_, fd| {
             sys::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC as usize);
             kept.0.push(fd);
@@ -247,7 +247,7 @@ fn go_back_inherited(mut keep: impl FnMut(u32, i32) -> bool) {
             if !conn(i).go_back(fd, reason::INHERITED.code(), true) && !keep(i, fd) {
                 conn(i).reset_by_exec(fd);
             }
-            if owner() {
+            if home::is_owner() {
                 crate::epoll::on_reverted(i);
             }
         }

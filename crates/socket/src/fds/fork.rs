@@ -4,7 +4,7 @@
 use core::sync::atomic::Ordering::*;
 
 use smc::conn::Conn;
-use smc::{reason, sys, table};
+use smc::{home, reason, sys, table};
 
 use super::life::{create, drop_ref, held_here, hold, lost, lost_by, uncount};
 use super::*;
@@ -84,7 +84,7 @@ pub fn after_failed_fork() {
 /// Before a child in our memory is made. It gives back in our stead what it inherits, but has
 /// credentials of its own, from which the kernel takes no requests for our RDMA device.
 pub fn go_back_before_vfork() {
-    if owner() && smc::kind::VERBS.provider() == Some(smc::device::Provider::Hardware) {
+    if home::is_owner() && smc::kind::VERBS.provider() == Some(smc::device::Provider::Hardware) {
         go_back_from_links();
     }
 }
@@ -168,9 +168,8 @@ fn each_connection(f: &mut dyn FnMut(u32)) {
 /// In the fork child.
 pub fn after_fork_child() {
     super::life::forget_over();
-    let parent = PID.load(Relaxed);
-    settle_down();
-    SHARED.store(UNSEEN_SHARING, Relaxed);
+    let parent = home::process();
+    home::settle();
     if !WORDS.load(Relaxed).is_null() {
         settle_count();
         ledger::after_fork_child(parent, each_connection);

@@ -4,7 +4,7 @@
 use core::sync::atomic::{Ordering::*, fence};
 
 use smc::conn::Conn;
-use smc::{group, reason, sys, table};
+use smc::{group, home, reason, sys, table};
 
 use super::inside::keep;
 use super::tcp::go_back;
@@ -13,7 +13,7 @@ use crate::ledger;
 
 #[cold]
 pub(super) fn create(fd: i32) -> Option<Port> {
-    if home() == Some(0) {
+    if home::is_copy() {
         // A child that was made past the fork handlers: by our copy of the table it would take the
         // places that its parent takes.
         return None;
@@ -37,7 +37,7 @@ pub(super) fn create(fd: i32) -> Option<Port> {
     c.reset();
     smc::witness::begin(c);
     c.next_try.store(smc::meet::first_look(), Relaxed);
-    c.identity.pid.store(PID.load(Relaxed), Relaxed);
+    c.identity.pid.store(home::process(), Relaxed);
     let l = local(index);
     l.born.store(FORKS.load(Relaxed), Relaxed);
     [&l.passed, &l.note, &l.came].iter().for_each(|word| word.store(0, Relaxed));
@@ -181,7 +181,7 @@ pub fn is_shared(index: u32) -> bool {
 pub fn before_close(fd: i32) {
     let Some(w) = word(fd) else { return };
     let seen = w.load(Acquire);
-    if seen == 0 || !owner() {
+    if seen == 0 || !home::is_owner() {
         return;
     }
     if seen & TAG_MASK == TAG_CONN && conn(seen as u32).identity.refs.load(Relaxed) > 1 {
@@ -283,7 +283,7 @@ pub(super) fn drop_ref(index: u32, fd: i32) {
 
 /// Whether this process has to end it, whoever holds it last: buffers of ours are in use.
 fn is_ours_to_end(c: &Conn) -> bool {
-    c.identity.pid.load(Relaxed) == PID.load(Relaxed) && c.tokens()[0] != 0
+    c.identity.pid.load(Relaxed) == home::process() && c.tokens()[0] != 0
 }
 
 /// This process holds nothing of a connection any more, and others do.
@@ -336,7 +336,7 @@ fn end_untouched(c: &Conn, l: &Local, index: u32) -> bool {
 fn is_for_parent(c: &Conn) -> bool {
     let upgraded = c.tokens()[0] != 0;
     upgraded
-        && c.identity.pid.load(Relaxed) != PID.load(Relaxed)
+        && c.identity.pid.load(Relaxed) != home::process()
         && ledger::is_settled_by(c.identity.pid.load(Relaxed))
 }
 
@@ -363,7 +363,7 @@ pub(super) fn lost(index: u32, n: u32) {
 /// Ends a connection to which nobody in the family has a descriptor.
 pub(super) fn end_unheld(index: u32) {
     let c = conn(index);
-    if c.identity.pid.load(Relaxed) == PID.load(Relaxed) {
+    if c.identity.pid.load(Relaxed) == home::process() {
         smc::meet::abandon(c, -1);
         c.was_closed();
         group::release(c);

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering::*;
 
-use smc::reason;
+use smc::{home, reason};
 
 use super::life::drop_ref;
 use super::*;
@@ -12,11 +12,11 @@ use super::*;
 /// connections go back to TCP and are forgotten.
 #[cold]
 pub fn stop_for_good(why: u32) {
-    if home() == Some(0) {
+    if home::is_copy() {
         stop_unseen();
         return;
     }
-    if !owner() || STOPPED.swap(true, Relaxed) {
+    if !home::is_owner() || STOPPED.swap(true, Relaxed) {
         return;
     }
     smc::config::CONFIG.disable();
@@ -154,7 +154,7 @@ pub fn make_way(fd: i32) -> Option<i32> {
 /// by them would be reset.
 #[cold]
 pub fn go_back_from_copies() {
-    if !owner() || has_stopped() {
+    if !home::is_owner() || has_stopped() {
         return;
     }
     each(|fd, k| {
