@@ -66,7 +66,8 @@ pub fn checksum(data: &[u8]) -> u16 {
     csum_fold(csum_partial(data, 0))
 }
 
-/// Copies `source` to `destination` and adds it to a partial sum, reading each byte once.
+/// Copies `source` to `destination` and adds it to a partial sum, in one pass over memory. Some bytes are read twice:
+/// if the source changes meanwhile, the sum may be that of neither.
 ///
 /// ```
 /// let mut copy = [0; 5];

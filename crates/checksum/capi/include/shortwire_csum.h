@@ -25,8 +25,9 @@ uint32_t shortwire_csum_partial(const void *data, size_t length, uint32_t sum);
  * avx512vnni it takes less time for up to 128 bytes then, and more time if it is called for many. */
 uint32_t shortwire_csum_partial_latency(const void *data, size_t length, uint32_t sum);
 
-/* Copies and adds, reading each byte once. The two must not overlap. The second form's stores go past the caches: for a
- * destination that is in no cache, or for 1 MiB and more; several times slower otherwise. */
+/* Copies and adds, in one pass over memory. The two must not overlap, and the source must not change meanwhile: some bytes are read
+ * twice. The second form's stores go past the caches: for a destination that is in no cache, or for 1 MiB and more; several times
+ * slower otherwise. */
 uint32_t shortwire_csum_and_copy(const void *source, void *destination, size_t length, uint32_t sum);
 uint32_t shortwire_csum_and_copy_nt(const void *source, void *destination, size_t length, uint32_t sum);
 

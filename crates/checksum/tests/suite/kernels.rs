@@ -121,12 +121,15 @@ fn copies_are_exact_and_stay_inside() {
     let (mut from, mut to) = (Guarded::new(LENGTHS + 64), Guarded::new(LENGTHS + 64));
     let (from, to) = (from.bytes(), to.bytes());
     Random(5).fill(from);
-    let lengths = (0..300).chain((300..LENGTHS).step_by(37)).chain([LENGTHS]);
+    let lengths = (0..1000).chain((1000..LENGTHS).step_by(37)).chain([LENGTHS]);
     for length in lengths {
-        // Both at the end of their page, so that alignments change with the length, and shifted
-        // against each other.
-        for shift in [0, 1, 2, 7, 32, 63] {
-            let source = &from[from.len() - length..];
+        // At the end of their page, so that alignments change with the length, and shifted against
+        // each other; and the source at the front of its page.
+        for (shift, front) in
+            [(0, false), (1, false), (2, true), (7, true), (32, false), (63, false), (127, true)]
+        {
+            let start = if front { 0 } else { from.len() - length };
+            let source = &from[start..][..length];
             let expected = naive(source, 0x1_2345);
             for kernel in kernels() {
                 for nt in [false, true] {
@@ -150,6 +153,37 @@ fn copies_are_exact_and_stay_inside() {
                         outside.into_iter().all(|&byte| byte == 0xa5),
                         "{name} nt {nt} length {length}"
                     );
+                }
+            }
+        }
+    }
+}
+
+/// Where the data are cut, with odd addresses and sums of nothing but zeros and ones.
+#[test]
+fn long_copies_are_exact() {
+    let mut random = vec![0; (256 << 10) + 300];
+    Random(7).fill(&mut random);
+    let (zeros, ones) = (vec![0; random.len()], vec![0xff; random.len()]);
+    for cut in [0, 8 << 10, 128 << 10, 256 << 10] {
+        for more in [0, 1, 33, 34, 127, 129, 255] {
+            for data in [&random, &zeros, &ones] {
+                let source = &data[1..][..cut + more];
+                for sum in [0, 0xffff_fffe] {
+                    let expected = naive(source, sum);
+                    for kernel in kernels() {
+                        for shift in [0, 31] {
+                            let mut to = vec![0xa5; source.len() + 64];
+                            let destination = &mut to[shift..][..source.len()];
+                            let got = kernel.csum_and_copy(source, destination, sum);
+                            assert_eq!(csum_fold(got), expected, "{} {cut} {more}", kernel.name());
+                            assert!(destination == source);
+                            let got = kernel.csum_and_copy_nt(source, destination, sum);
+                            assert_eq!(csum_fold(got), expected, "{} {cut} {more}", kernel.name());
+                            assert!(destination == source);
+                            assert!(to[shift + source.len()..].iter().all(|&byte| byte == 0xa5));
+                        }
+                    }
                 }
             }
         }

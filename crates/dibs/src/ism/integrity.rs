@@ -1,12 +1,12 @@
-//! An end-to-end checksum of a stream through a buffer: the sender's copy sums what it copies, and
-//! what the receiver finds must have the same sum.
+//! An end-to-end checksum of a stream through a buffer: the sender sums what it has copied, and what
+//! the receiver finds must have the same sum.
 //!
 //! The last bytes of the buffer are no ring then but two records, each one word: how far the stream
 //! went and the Internet checksum of all of it. A sender writes one of them, in turn, ahead of its
 //! producer word. So the word that a receiver finds has its record beside it at any time, whatever
 //! the sender is about to write, or died of.
 
-use checksum::{csum_and_copy, csum_block_add, csum_fold, csum_partial};
+use checksum::{csum_block_add, csum_fold, csum_partial};
 
 /// Bytes at the end of a DMB that are not ring.
 pub const TAIL: u32 = 64;
@@ -24,25 +24,26 @@ pub struct Sum {
 }
 
 impl Sum {
-    /// The next bytes of the stream, copied to `stage`, each of them read once.
+    /// The next bytes of the stream, copied to `stage`. The copy is summed: the program may change `source`
+    /// meanwhile, and the sum of other bytes than those sent would pass for damage.
     ///
     /// # Panics
     /// If the lengths differ.
     #[inline]
     pub fn copy(&mut self, source: &[u8], stage: &mut [u8]) {
-        let part = csum_and_copy(source, stage, 0);
-        self.add(part, source.len());
+        // So few that they are still in the first cache.
+        const BLOCK: usize = 4096;
+        for (source, stage) in source.chunks(BLOCK).zip(stage.chunks_mut(BLOCK)) {
+            stage.copy_from_slice(source);
+            self.take(stage);
+        }
     }
 
     /// The next bytes of the stream.
     #[inline]
     pub fn take(&mut self, bytes: &[u8]) {
-        self.add(csum_partial(bytes, 0), bytes.len());
-    }
-
-    fn add(&mut self, part: u32, len: usize) {
-        self.partial = csum_block_add(self.partial, part, self.pos as usize);
-        self.pos = self.pos.wrapping_add(len as u64);
+        self.partial = csum_block_add(self.partial, csum_partial(bytes, 0), self.pos as usize);
+        self.pos = self.pos.wrapping_add(bytes.len() as u64);
     }
 
     /// The record of what came by: 48 bits of the position, 16 of the checksum.

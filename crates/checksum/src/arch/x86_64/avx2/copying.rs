@@ -1,5 +1,5 @@
-//! Copies. Lengths differ from packet to packet, so up to 257 bytes there is one branch, by the class that the sum has
-//! too; a store that may not be there lies over the last one instead.
+//! Copies. Lengths differ from packet to packet, so from 34 to 257 bytes there is one branch, by the class that the sum
+//! has too; a store that may not be there lies over the last one instead.
 #![allow(unsafe_code)]
 
 use core::arch::asm;
@@ -58,8 +58,9 @@ unsafe fn pieces(source: &[u8], destination: &mut [u8], sum: u32) -> u32 {
 #[inline(never)]
 unsafe fn piece(source: &[u8], destination: &mut [u8], sum: u32) -> u32 {
     let (from, rest) = source.as_chunks::<GROUP>();
-    let sums =
-        groups::<false>(starts(4 * from.len() + 4), from, destination.as_chunks_mut::<GROUP>().0);
+    let to = destination.as_chunks_mut::<GROUP>().0;
+    // SAFETY: any alignment will do.
+    let sums = unsafe { groups::<false>(starts(4 * from.len() + 4), from, to) };
     // SAFETY: the same length, which is more than a vector.
     unsafe { vectors::<3>(source, destination, source.len() - rest.len()) };
     close::<false>(sums, source, rest, sum)
@@ -139,12 +140,17 @@ macro_rules! copy_group {
     };
 }
 
-/// With `NT`, the destination must be aligned to a vector, or the processor faults.
+/// # Safety
+/// With `NT`, `to` must be aligned to a vector, or the processor faults.
 #[target_feature(enable = "avx2")]
 #[inline]
-fn groups<const NT: bool>(mut sums: Sums, from: &[[u8; GROUP]], to: &mut [[u8; GROUP]]) -> Sums {
+unsafe fn groups<const NT: bool>(
+    mut sums: Sums,
+    from: &[[u8; GROUP]],
+    to: &mut [[u8; GROUP]],
+) -> Sums {
     for (from, to) in from.iter().zip(to) {
-        // SAFETY: reads one group and writes the other.
+        // SAFETY: reads one group and writes the other; the caller's obligation.
         unsafe {
             if NT {
                 copy_group!("vmovntdq", sums, from, to);
@@ -160,16 +166,19 @@ fn groups<const NT: bool>(mut sums: Sums, from: &[[u8; GROUP]], to: &mut [[u8; G
 /// As [`copy`].
 #[target_feature(enable = "avx2")]
 pub(crate) unsafe fn copy_nt(source: &[u8], destination: &mut [u8], sum: u32) -> u32 {
-    // SAFETY: this function has the same feature, and the caller's obligation.
+    // SAFETY: this function has the same feature, and the caller's obligation. What `stream` is given is aligned to a group.
     unsafe { aligned::<GROUP>(source, destination, sum, copy, stream) }
 }
 
+/// # Safety
+/// `destination` must be aligned to a vector.
 #[target_feature(enable = "avx2")]
-fn stream(source: &[[u8; GROUP]], destination: &mut [[u8; GROUP]]) -> u32 {
+unsafe fn stream(source: &[[u8; GROUP]], destination: &mut [[u8; GROUP]]) -> u32 {
     const GROUPS: usize = PIECE / GROUP;
     let pieces = source.chunks(GROUPS).zip(destination.chunks_mut(GROUPS));
     let total = pieces.fold(0, |total, (from, to)| {
-        add64(total, finish(groups::<true>(starts(4 * from.len()), from, to)))
+        // SAFETY: the caller's obligation.
+        add64(total, finish(unsafe { groups::<true>(starts(4 * from.len()), from, to) }))
     });
     // Stores that go past the caches are not ordered with others; whoever is told of the copy must
     // see it.
