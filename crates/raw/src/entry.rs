@@ -207,6 +207,10 @@ fn clone(block: &Block, call: &mut Call) {
             return call.done(-(libc::EAGAIN as isize));
         };
         child.blocks_signal.set(block.blocks_signal.get());
+        if call.given[0] & libc::CLONE_FILES as usize == 0 {
+            // No thread, but a process in this memory whose descriptors are its own.
+            fork::before_vfork();
+        }
         arch::make_thread(block, child, call);
         return;
     }

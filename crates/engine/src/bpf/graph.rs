@@ -118,8 +118,11 @@ pub fn program(condition: &Condition) -> Option<Vec<Instruction>> {
     if graph.nodes.len() <= MOST && graph.values.len() <= VALUES {
         let mut short = Graph::default();
         if let Some(start) = short.under(&graph, start, &Vec::new()) {
-            let (grouped, start) = short.grouped(start);
-            return Layout::new(&grouped, start).program();
+            let (grouped, first) = short.grouped(start);
+            // Tests that several alternatives lead to stand once for each where those are in another order.
+            let programs = [(&short, start), (&grouped, first)]
+                .map(|(graph, at)| Layout::new(graph, at).program());
+            return programs.into_iter().flatten().min_by_key(Vec::len);
         }
     }
     Layout::new(&graph, start).program()
@@ -255,20 +258,25 @@ impl Graph {
     }
 }
 
-/// Puts alternatives with one value beside each other. Those up to the first with the last value stay where they are: a frame that
-/// ends before a field is rejected there, unless one in front of it is fulfilled.
+/// Puts alternatives with one field, and of them those with one value, beside each other. Those up to the first with the last
+/// field stay where they are: a frame that ends before a field is rejected there, unless one in front of it is fulfilled.
 fn group(tests: &mut [Test]) {
-    let mut values = Vec::new();
-    let mut fixed = 0;
-    for (at, test) in tests.iter().enumerate() {
-        if !values.contains(&test.value) {
-            values.push(test.value);
+    let (mut fields, mut values, mut fixed) = (Vec::new(), Vec::new(), 0);
+    for (at, Test { value, .. }) in tests.iter().enumerate() {
+        if !fields.contains(&value.field) {
+            fields.push(value.field);
             fixed = at + 1;
         }
+        if !values.contains(value) {
+            values.push(*value);
+        }
     }
-    // The last of them is in the register.
-    values.reverse();
-    tests[fixed..].sort_by_key(|test| values.iter().position(|value| *value == test.value));
+    let place = |test: &Test| {
+        let field = fields.iter().position(|field| *field == test.value.field);
+        // The last of them is in the register.
+        (field.map(|at| fields.len() - at), values.iter().position(|value| *value == test.value))
+    };
+    tests[fixed..].sort_by_key(place);
 }
 
 impl Known {

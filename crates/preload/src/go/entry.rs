@@ -243,9 +243,11 @@ extern "C" fn answer(call: &mut Call) {
     match number {
         libc::SYS_fork | libc::SYS_vfork | libc::SYS_clone | libc::SYS_clone3 if !is_fork(call) => {
             // The child runs in this memory, and returns first: the call is made where no stack of
-            // ours is in use.
-            fork::before_vfork();
-            thread.may_be_child.set(true);
+            // ours is in use. A thread has its parent's descriptors.
+            if number != libc::SYS_clone || call.given[0] & libc::CLONE_THREAD as usize == 0 {
+                fork::before_vfork();
+                thread.may_be_child.set(true);
+            }
         }
         libc::SYS_execve | libc::SYS_execveat => {
             fds::before_exec();

@@ -296,3 +296,16 @@ fn a_field_is_loaded_once_for_all_alternatives() {
     };
     assert_eq!(loads(20), loads(3));
 }
+
+/// Where many ways lead into the same alternatives, they are not sorted for each.
+#[test]
+fn alternatives_of_many_ways_stay_short() {
+    let block = |n: usize| {
+        let last: Vec<String> =
+            (0..8).map(|k| format!("ether[3] = {}", (8 * n + k) % 256)).collect();
+        format!("(ether[0] = {n} and ether[1] = {n}) or ether[2] = {n} or {}", last.join(" or "))
+    };
+    let all: Vec<String> = (1..=26).map(block).collect();
+    let length = compile(&all.join(" or ")).unwrap().len();
+    assert!(length < 2000, "{length}");
+}

@@ -19,6 +19,7 @@ use terminal::signals;
 use super::Run;
 use super::bare;
 use super::namespace::{received, with_cables};
+use super::snabb::{self, HugePages};
 use crate::processors::{run_on, two_cpus};
 
 pub const WARM_UP: Duration = Duration::from_millis(150);
@@ -112,24 +113,23 @@ engine.main({ duration = 600, no_report = true })
 struct Snabb {
     child: Child,
     _folder: TempDir,
+    _pages: HugePages,
 }
 
 impl Snabb {
     fn start(program: &Path) -> Result<Snabb> {
-        // Its counters and logs are for memory: on a disk the last of them takes minutes to go.
-        let folder =
-            tempfile::tempdir_in("/dev/shm").context("cannot make a directory in /dev/shm")?;
+        let pages = HugePages::new()?;
+        let folder = tempfile::tempdir().context("cannot make a temporary directory")?;
         let script = folder.path().join("shunt.lua");
         std::fs::write(&script, SHUNT)?;
         // It looks for interfaces in /sys and pins its programs there: those of this namespace.
-        let mounts = "mount -t sysfs sysfs /sys && mount -t bpf bpf /sys/fs/bpf && exec \"$@\"";
-        let mut command = Command::new("unshare");
-        command.args(["--mount", "--propagation", "private", "sh", "-c", mounts, "sh"]);
-        command.arg(program).arg("snsh").arg(&script);
-        command.env("SNABB_SHM_ROOT", folder.path()).stdin(Stdio::null()).stdout(Stdio::null());
+        let mounts = "mount -t sysfs sysfs /sys && mount -t bpf bpf /sys/fs/bpf && ";
+        let words = snabb::command(program, &script, mounts);
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).stdin(Stdio::null()).stdout(Stdio::null());
         crate::sys::at_start(&mut command, two_cpus().map(|(_, second)| second));
         let child = command.spawn().context("cannot run unshare (package util-linux)")?;
-        Ok(Snabb { child, _folder: folder })
+        Ok(Snabb { child, _folder: folder, _pages: pages })
     }
 }
 

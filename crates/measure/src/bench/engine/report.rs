@@ -132,11 +132,14 @@ fn memory(figures: &Figures, size: usize, rows: &mut Vec<Row>) {
 
 /// Where Snabb's traces would take over, a script or a filter must be far ahead to stay so.
 fn of_snabb(name: &str) -> Bar {
-    match name {
-        "8 apps in Lua" => Bar::Ratio(1.5),
-        "filter of 18 terms" => Bar::Ratio(2.0),
-        _ => Bar::Ratio(1.0),
-    }
+    let bar = if name == chain_name(8, true) {
+        1.5
+    } else if name == filter_name(18) {
+        2.0
+    } else {
+        1.0
+    };
+    Bar::Ratio(bar)
 }
 
 /// Apps in Lua against the same one by one and against Snabb's, and what each further one costs; filters.

@@ -1,5 +1,6 @@
 //! Snabb on the networks of `depth`: the same script, and the same filters, in a process of its own.
 
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
 use std::path::Path;
@@ -18,9 +19,6 @@ use engine::batch::BATCH;
 pub fn name(row: &str) -> String {
     format!("Snabb: {row}")
 }
-
-/// Snabb mounts its huge pages below it, and makes it only for counters of its own, which are elsewhere here.
-const FOLDER: &str = "/var/run/snabb";
 
 /// Snabb's own time to start and to end, beside what it measures.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -58,7 +56,7 @@ pub fn runs(program: Option<&Path>) -> Result<Vec<Run>> {
     let program =
         program.context("--snabb, or SHORTWIRE_SNABB_PROGRAM, does not name its program")?;
     let program = program.canonicalize().with_context(|| format!("{}", program.display()))?;
-    fs::create_dir_all(FOLDER).with_context(|| format!("cannot make {FOLDER}"))?;
+    ensure!(rustix::process::geteuid().is_root(), "Snabb needs root");
     let mut runs = Vec::new();
     for terms in TERMS {
         let program = program.clone();
@@ -89,13 +87,42 @@ fn in_microseconds(file: &Path) -> Result<()> {
     Ok(file.write_all(&MAGIC.to_ne_bytes())?)
 }
 
+/// Huge pages that the system had before: Snabb reserves more of them, and leaves them to the next one.
+pub struct HugePages {
+    before: String,
+}
+
+const HUGE_PAGES: &str = "/proc/sys/vm/nr_hugepages";
+
+impl HugePages {
+    pub fn new() -> Result<Self> {
+        let before = fs::read_to_string(HUGE_PAGES).context("Snabb needs huge pages")?;
+        Ok(Self { before })
+    }
+}
+
+impl Drop for HugePages {
+    fn drop(&mut self) {
+        let _ = fs::write(HUGE_PAGES, &self.before);
+    }
+}
+
+/// What runs a script in Snabb behind some more `mounts`. Its counters and logs are in memory, where on a disk the last of them
+/// takes minutes to go, and so are its huge pages; all that ends with it, however it ends.
+pub fn command(program: &Path, script: &Path, mounts: &str) -> Vec<OsString> {
+    let mounts =
+        format!("{mounts}mkdir -p /run/snabb && mount -t tmpfs snabb /run/snabb && exec \"$@\"");
+    let unshared = ["unshare", "--mount", "--propagation", "private", "sh", "-c", &mounts, "sh"];
+    let snabb = [program.as_os_str(), OsStr::new("snsh"), script.as_os_str()];
+    unshared.map(OsStr::new).into_iter().chain(snabb).map(OsStr::to_os_string).collect()
+}
+
 fn rate(program: &Path, network: &str, seconds: f64) -> Result<f64> {
-    // Its counters and logs are for memory: on a disk the last of them takes minutes to go.
-    let folder = tempfile::tempdir_in("/dev/shm").context("cannot make a directory in /dev/shm")?;
+    let folder = tempfile::tempdir().context("cannot make a temporary directory")?;
+    let _pages = HugePages::new()?;
     let script = folder.path().join("network.lua");
     fs::write(&script, [network, &RATE.replace("SECONDS", &seconds.to_string())].concat())?;
-    let root = format!("SNABB_SHM_ROOT={}", folder.path().display());
-    let command = ["env".into(), root.into(), program.into(), "snsh".into(), script.into()];
+    let command = command(program, &script, "");
     let base = folder.path().join("said");
     let cpu = two_cpus().map(|(_, second)| second);
     let process = Process::start("Snabb".into(), &command, cpu, None, &base)?;
