@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use core::ptr::from_ref;
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::Ordering::{Relaxed, Release};
 use core::sync::atomic::{AtomicPtr, AtomicU32};
 
 use crate::sys;
@@ -28,6 +28,7 @@ static PROCESS: AtomicU32 = AtomicU32::new(0);
 
 #[inline]
 fn home() -> &'static AtomicU32 {
+    // SYNC: home. Relaxed: what the word says is read by the pointer, so behind it.
     // SAFETY: a static, or a page that stays mapped.
     unsafe { &*HOME.load(Relaxed) }
 }
@@ -45,9 +46,15 @@ pub fn settle() {
         if page.is_null() || !wiped(page) {
             return;
         }
-        HOME.store(page.cast(), Relaxed);
+        let page: *mut AtomicU32 = page.cast();
         // A constructor of another library may have made such a child, which lives on.
         seen &= UNKNOWN.load(Relaxed) == UNSETTLED;
+        // To another thread the zero of a new page were that of a copy.
+        // SAFETY: mapped above, for good.
+        unsafe { &*page }.store(if seen { OWN } else { SHARED }, Relaxed);
+        // SYNC: home. Behind the word; pairs with `home`.
+        HOME.store(page, Release);
+        return;
     }
     home().store(if seen { OWN } else { SHARED }, Relaxed);
 }

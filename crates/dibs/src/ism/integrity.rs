@@ -31,6 +31,7 @@ impl Sum {
     /// If the lengths differ.
     #[inline]
     pub fn copy(&mut self, source: &[u8], stage: &mut [u8]) {
+        assert_eq!(source.len(), stage.len());
         // So few that they are still in the first cache.
         const BLOCK: usize = 4096;
         for (source, stage) in source.chunks(BLOCK).zip(stage.chunks_mut(BLOCK)) {

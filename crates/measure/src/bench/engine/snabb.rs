@@ -92,6 +92,8 @@ pub struct HugePages {
     before: String,
 }
 
+/// Where Snabb keeps all that.
+const FOLDER: &str = "/var/run/snabb";
 const HUGE_PAGES: &str = "/proc/sys/vm/nr_hugepages";
 
 impl HugePages {
@@ -104,14 +106,17 @@ impl HugePages {
 impl Drop for HugePages {
     fn drop(&mut self) {
         let _ = fs::write(HUGE_PAGES, &self.before);
+        // Ours, if it is empty: what was mounted there is gone.
+        let _ = fs::remove_dir(FOLDER);
     }
 }
 
 /// What runs a script in Snabb behind some more `mounts`. Its counters and logs are in memory, where on a disk the last of them
 /// takes minutes to go, and so are its huge pages; all that ends with it, however it ends.
 pub fn command(program: &Path, script: &Path, mounts: &str) -> Vec<OsString> {
-    let mounts =
-        format!("{mounts}mkdir -p /run/snabb && mount -t tmpfs snabb /run/snabb && exec \"$@\"");
+    let mounts = format!(
+        "{mounts}mkdir -p {FOLDER} && mount -t tmpfs snabb {FOLDER} && exec env -u SNABB_SHM_ROOT \"$@\""
+    );
     let unshared = ["unshare", "--mount", "--propagation", "private", "sh", "-c", &mounts, "sh"];
     let snabb = [program.as_os_str(), OsStr::new("snsh"), script.as_os_str()];
     unshared.map(OsStr::new).into_iter().chain(snabb).map(OsStr::to_os_string).collect()
