@@ -16,7 +16,7 @@ const SHARED: u32 = 2;
 /// The copy that a child has which was made past the handlers of pthread_atfork.
 const COPY: u32 = 0;
 
-/// In front of `settle`, and where the kernel wipes nothing: as SHARED.
+/// Nobody has settled, or the kernel wipes nothing: only the kernel knows who is who.
 const UNSETTLED: u32 = 3;
 
 static UNKNOWN: AtomicU32 = AtomicU32::new(UNSETTLED);
@@ -49,7 +49,7 @@ pub fn settle() {
         let page: *mut AtomicU32 = page.cast();
         // A constructor of another library may have made such a child, which lives on.
         seen &= UNKNOWN.load(Relaxed) == UNSETTLED;
-        // To another thread the zero of a new page were that of a copy.
+        // A thread that read the zero of a new page would take this memory for a copy, and stop all upgrades.
         // SAFETY: mapped above, for good.
         unsafe { &*page }.store(if seen { OWN } else { SHARED }, Relaxed);
         // SYNC: home. Behind the word; pairs with `home`.
@@ -138,6 +138,12 @@ mod tests {
             println!("skipped: a_child_is_not_its_parent: MADV_WIPEONFORK does nothing here");
             return;
         }
+        // Whoever was made before the library settled lives on.
+        assert!(in_child(|_| {
+            share();
+            settle();
+            home().load(Relaxed) == SHARED && is_owner()
+        }));
         settle();
         let own = sys::getpid();
         for shared in [false, true] {
