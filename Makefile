@@ -92,9 +92,11 @@ build: programs libraries $(if $(RAW),raw)
 	for name in csum rsocket; do ln -sf libshortwire_$$name.so $(RELEASE)/libshortwire_$$name.so.0 || exit; done
 	$(DATED) $(CARGO_TARGET_DIR)/release/xtask generate --out $(GENERATED)
 
+# In one command where one can: by themselves, xtask and the programs ask their dependencies for different features, and half of all
+# would be built twice.
 programs:
-	$(CARGO) build $(FOR) --release -p shortwire -p bench -p bench-checksum
-	$(CARGO) build --release -p xtask
+	$(CARGO) build $(FOR) --release -p shortwire -p bench -p bench-checksum $(if $(TARGET),,-p xtask)
+	$(if $(TARGET),$(CARGO) build --release -p xtask)
 
 libraries:
 	$(CARGO) build $(FOR) --profile library -p preload -p rsocket -p rspreload -p checksum-capi
