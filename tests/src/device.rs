@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::probe::need_devices;
-use crate::{Case, Ports, Proc, Side, Skip, Watch, need, secs, stream};
+use crate::{Case, Ports, Proc, Side, Skip, Watch, expect_same, need, secs, stream};
 
 /// A program under Shortwire that offers these devices, or what it does unasked.
 pub fn prefer(devices: &str, program: &Path) -> Command {
@@ -80,13 +80,6 @@ pub fn gibibyte(c: &Case) -> PathBuf {
     file
 }
 
-/// What sha256sum says of a file.
-pub fn sha256(path: &Path) -> String {
-    let said = Command::new("sha256sum").arg(path).output().expect("sha256sum");
-    assert!(said.status.success(), "sha256sum: {said:?}");
-    String::from_utf8_lossy(&said.stdout).split_whitespace().next().unwrap_or_default().to_string()
-}
-
 /// The configuration of an nginx that serves `files` at `listen`.
 pub fn nginx_conf(c: &Case, listen: &str) -> PathBuf {
     let conf = c.dir().join("nginx.conf");
@@ -105,7 +98,7 @@ pub fn nginx_conf(c: &Case, listen: &str) -> PathBuf {
 pub fn expect_fetched(client: &mut Proc, file: &Path) {
     let status = client.wait(secs(100));
     assert!(status.success(), "curl: {status}: {}", client.stderr());
-    assert_eq!(sha256(client.stdout_path()), sha256(file), "what curl received differs");
+    expect_same(client.stdout_path(), file);
 }
 
 /// nginx and curl, 1 GiB.

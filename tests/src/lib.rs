@@ -37,8 +37,8 @@ pub use run::{Proc, Side};
 pub use skip::{Outcome, Skip, count as count_skip, skip};
 pub use ss::{Connection, Watch, connections, upgraded};
 pub use tool::{
-    compile, compile_conformance, compile_conformance_for, compile_for, compile_pure_go, need,
-    need_library, plain, prog, python, shared, shortwire,
+    compile, compile_conformance, compile_conformance_for, compile_for, compile_pure_go,
+    expect_same, need, need_library, plain, prog, python, shared, shortwire,
 };
 pub use transcript::{Variant, same_transcript};
 

@@ -247,3 +247,10 @@ pub fn compile_conformance_for(compiler: &str) -> Result<(PathBuf, Option<PathBu
     let fixed = build(&fixed, &["-pthread", "-static"], &[object]).is_ok().then_some(fixed);
     Ok((program, fixed))
 }
+
+/// Two files with one content; if not, a failure says where they begin to differ.
+pub fn expect_same(received: &Path, wanted: &Path) {
+    // No sums are compared: those of gibibytes took a twentieth of the time of all whole-system tests.
+    let said = Command::new("cmp").args([received, wanted]).output().expect("cmp");
+    assert!(said.status.success(), "what was received differs: {said:?}");
+}

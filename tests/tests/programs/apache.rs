@@ -3,9 +3,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use rustix::process::Signal;
-use system_tests::{Case, Deadline, Ports, Proc, Side, Skip, case, millis, need, secs, skip};
+use system_tests::{
+    Case, Deadline, Ports, Proc, Side, Skip, case, expect_same, millis, need, secs, skip,
+};
 
-use crate::{big_file, nginx::WRK_TIMEOUT, sha256, until_seen};
+use crate::{big_file, nginx::WRK_TIMEOUT, until_seen};
 
 /// Where Debian has the modules that are compiled apart, which all others than the core are.
 const MODULES: &str = "/usr/lib/apache2/modules";
@@ -89,7 +91,7 @@ fn serves(name: &str, ports: Ports, mpm: &str, more: &str) {
         }
         let status = large.wait(secs(60));
         assert!(status.success(), "curl: {status}: {}", large.stderr());
-        assert_eq!(sha256(large.stdout_path()), sha256(&file), "what curl received differs");
+        expect_same(large.stdout_path(), &file);
         let said = log();
         assert!(!said.contains("exit signal"), "a process of Apache ended by a signal:\n{said}");
         server.stop();

@@ -2,9 +2,9 @@
 
 use std::fs;
 
-use system_tests::{Ports, Side, case, need, prog, python, secs};
+use system_tests::{Ports, Side, case, expect_same, need, prog, python, secs};
 
-use crate::{big_file, sha256, until_seen};
+use crate::{big_file, until_seen};
 
 #[test]
 fn nats_publishes_to_subscribers() {
@@ -58,18 +58,13 @@ http://127.0.0.1:{front} {{\n bind 127.0.0.1\n reverse_proxy 127.0.0.1:{behind}\
                 let mut client = c.start("curl", client.args(["-sS", "--fail", &url]));
                 let status = client.wait(secs(60));
                 assert!(status.success(), "curl: {status}: {}", client.stderr());
-                let received = sha256(client.stdout_path());
-                assert_eq!(received, sha256(&file), "what curl received differs");
+                expect_same(client.stdout_path(), &file);
                 fs::remove_file(client.stdout_path()).expect("a file of our own");
             }
             let target = format!("http://127.0.0.1:{front}/uploaded");
             let words = ["-sS", "--fail", "-T", &file.to_string_lossy(), &target];
             c.client("upload", Side::Run, &curl, &words);
-            assert_eq!(
-                sha256(&c.dir().join("files/uploaded")),
-                sha256(&file),
-                "what nginx has differs"
-            );
+            expect_same(&c.dir().join("files/uploaded"), &file);
         });
         server.stop();
         nginx.stop();

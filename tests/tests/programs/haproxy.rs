@@ -1,9 +1,9 @@
 use std::fs;
 use std::path::Path;
 
-use system_tests::{Case, Ports, Proc, Side, Skip, case, need, secs};
+use system_tests::{Case, Ports, Proc, Side, Skip, case, expect_same, need, secs};
 
-use crate::{big_file, nginx::nginx, sha256, until_seen};
+use crate::{big_file, nginx::nginx, until_seen};
 
 fn haproxy(c: &Case, port: u16, backend: u16, mode: &str) -> Result<Proc, Skip> {
     let conf = c.dir().join("haproxy.cfg");
@@ -35,7 +35,7 @@ fn chain(name: &str, ports: Ports, mode: &str) {
         );
         let status = large.wait(secs(60));
         assert!(status.success(), "curl: {status}: {}", large.stderr());
-        assert_eq!(sha256(large.stdout_path()), sha256(&file), "what curl received differs");
+        expect_same(large.stdout_path(), &file);
         // Before the proxy, and behind it.
         for port in [front, backend] {
             until_seen(c, &[port], 2, |times| {
@@ -116,7 +116,7 @@ fn haproxy_reload() {
         );
         let status = slow.wait(secs(60));
         assert!(status.success(), "curl: {status}: {}", slow.stderr());
-        assert_eq!(sha256(slow.stdout_path()), sha256(&file), "what curl received differs");
+        expect_same(slow.stdout_path(), &file);
         old.wait(secs(60));
         assert!(new.running(), "the new haproxy ended: {}", new.stderr());
         new.stop();

@@ -13,8 +13,7 @@ mod redis;
 mod soak;
 mod sockperf;
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 
 use system_tests::Case;
 
@@ -39,13 +38,6 @@ fn is_whole(said: &str) -> bool {
     let failed = said.split_once("number of failed transactions: ");
     said.contains("number of transactions actually processed: ")
         && failed.is_none_or(|(_, count)| count.starts_with("0 "))
-}
-
-/// For comparing large answers: the same program computes both.
-fn sha256(path: &Path) -> String {
-    let said = Command::new("sha256sum").arg(path).output().expect("sha256sum");
-    assert!(said.status.success(), "sha256sum: {said:?}");
-    String::from_utf8_lossy(&said.stdout).split_whitespace().next().unwrap_or_default().to_string()
 }
 
 /// A file of blocks that all differ, made faster than it can be read. Where transfers are to move less than

@@ -1,9 +1,9 @@
 use std::fs;
 use std::path::Path;
 
-use system_tests::{Case, Ports, Proc, Side, Skip, case, need, patience, secs};
+use system_tests::{Case, Ports, Proc, Side, Skip, case, expect_same, need, patience, secs};
 
-use crate::{big_file, sha256, until_seen};
+use crate::{big_file, until_seen};
 
 /// nginx with two workers that serve the files of the case's directory.
 pub fn nginx(c: &Case, port: u16, listen: &str, http: &str) -> Result<Proc, Skip> {
@@ -90,7 +90,7 @@ fn fetch(
             c.start("curl", Side::Run.command(&curl).args(["-sS", "--fail", &url]).args(curl_args));
         let status = client.wait(secs(100));
         assert!(status.success(), "curl: {status}: {}", client.stderr());
-        assert_eq!(sha256(client.stdout_path()), sha256(file), "what curl received differs");
+        expect_same(client.stdout_path(), file);
         // Another may follow.
         fs::remove_file(client.stdout_path()).expect("a file of our own");
     });
@@ -148,11 +148,7 @@ fn curl_keeps_its_connection() {
             &curl,
             &["-sS", "--fail", "-T", &upload.to_string_lossy(), &target],
         );
-        assert_eq!(
-            sha256(&c.dir().join("files/uploaded")),
-            sha256(&upload),
-            "what nginx received differs"
-        );
+        expect_same(&c.dir().join("files/uploaded"), &upload);
         server.stop();
         Ok(())
     });

@@ -13,11 +13,12 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use system_tests::stream::{Random, bytes, mix};
 use system_tests::{
-    Case, Deadline, Ports, Proc, Side, Skip, case, compile, connections, family, mapped_memory,
-    millis, need, open_files, pipes, plain, resident_memory, secs, shortwire, unix_sockets,
+    Case, Deadline, Ports, Proc, Side, Skip, case, compile, connections, expect_same, family,
+    mapped_memory, millis, need, open_files, pipes, plain, resident_memory, secs, shortwire,
+    unix_sockets,
 };
 
-use crate::{big_file, is_whole, nginx, postgres, redis, sha256};
+use crate::{big_file, is_whole, nginx, postgres, redis};
 
 /// Connections that are upgraded and then idle for the whole time.
 const IDLE: usize = 50;
@@ -51,7 +52,7 @@ struct Soak<'a> {
     database: postgres::Database,
     storm: Proc,
     storm_port: String,
-    sum: String,
+    file: PathBuf,
     random: Random,
 }
 
@@ -134,11 +135,7 @@ impl Soak<'_> {
         let mut command = Side::Run.command(&self.clients.curl);
         let mut curl = self.c.start("curl", command.args(["-sS", "--fail", &self.site]));
         curl.success(secs(60));
-        assert_eq!(
-            sha256(curl.stdout_path()),
-            self.sum,
-            "curl received other bytes than nginx's file has"
-        );
+        expect_same(curl.stdout_path(), &self.file);
         let small = self.site.replace("/big", "/small");
         for more in [&["-c20"][..], &["-c8", "-H", "Connection: close"]] {
             let usual = ["-t2", "-d1s", nginx::WRK_TIMEOUT];
@@ -351,7 +348,7 @@ fn soak() {
             storm_port: storm_number,
             site: format!("http://127.0.0.1:{nginx_port}/big"),
             database: postgres::start(c, Ports::Low)?,
-            sum: sha256(&big_file(c.dir().join("files/big"), 32)),
+            file: big_file(c.dir().join("files/big"), 32),
             random: Random::new(42),
             clients,
             c,
