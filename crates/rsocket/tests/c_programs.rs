@@ -8,18 +8,10 @@ use std::process::Command;
 
 const HERE: &str = env!("CARGO_MANIFEST_DIR");
 
-/// Where cargo leaves the libraries; it builds them with the tests of this crate, of which they are
-/// part.
+/// Where cargo leaves the libraries: it builds them with the tests of this crate, of which they are part.
 fn libraries() -> PathBuf {
     let program = std::env::current_exe().unwrap();
-    let target = program.ancestors().nth(3).expect("target/PROFILE/deps/PROGRAM");
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo
-        .args(["build", "--quiet", "--package", "rsocket", "--target-dir"])
-        .arg(target)
-        .current_dir(HERE);
-    assert!(cargo.status().unwrap().success(), "{cargo:?}");
-    target.join("debug")
+    program.parent().expect("target/PROFILE/deps/PROGRAM").to_path_buf()
 }
 
 /// False, and says so, where a tool is missing.

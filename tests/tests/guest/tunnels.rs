@@ -1,7 +1,7 @@
 //! Tunnels and translation against a kernel that has all of them: the engine's own tests of its apps
 //! beside the kernel's run in a guest, where none may be skipped.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use system_tests::guest::Guest;
@@ -36,18 +36,23 @@ const MODULES: [&str; 26] = [
     "nft_objref",
 ];
 
-/// The program of the tests, as cargo builds it.
+/// The program of the tests, as cargo builds it. All packages are named: for one alone cargo would build
+/// it, and what it is made of, once more, with the features that this one asks for.
 fn program() -> PathBuf {
-    let arguments = ["test", "--quiet", "--package", "engine", "--test", "linux", "--no-run"];
+    let arguments = "test --quiet --workspace --exclude system-tests --test linux --no-run";
     let said = Command::new(env!("CARGO"))
-        .args(arguments)
+        .args(arguments.split(' '))
         .args(["--message-format", "json"])
         .output()
         .expect("cargo runs");
     assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
     let text = String::from_utf8_lossy(&said.stdout);
     let names = text.split("\"executable\":\"").skip(1).filter_map(|rest| rest.split('"').next());
-    names.last().map(PathBuf::from).expect("the name of a program")
+    names.map(PathBuf::from).find(|path| is_linux(path)).expect("the name of a program")
+}
+
+fn is_linux(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("linux-"))
 }
 
 #[test]

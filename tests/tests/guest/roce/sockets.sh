@@ -26,6 +26,8 @@ look() {
         [ -d /proc/$client ] || break
         # Why not, for who reads of a failure.
         grep -q ":$2 " /tmp/all && cp /tmp/all /tmp/why
+        # It has gone back, and stays there.
+        grep ":$2 " /tmp/all | grep -Eq 'TCP (STUCK|PEER_BACK)' && break
     done
     [ -s /tmp/seen ] || cat /tmp/why 2> /dev/null
     cat /tmp/seen
@@ -52,7 +54,8 @@ numbers() {
 echo "== devices"
 shortwire devices | grep verbs
 
-# On a busy machine a connection was seen to stay on TCP for all of its bytes, why is not known: another one is made then.
+# Where the emulator keeps a reader from its processor for so long that a full ring is given up (STUCK), a connection stays on TCP for
+# all of its bytes: another one is made then.
 echo "== transfer"
 bytes="threads send 60000000 60000000 3 1"
 for at in 7001 7011 7021 7031 7041; do
