@@ -54,12 +54,10 @@ const BUILT_AS_SHIPPED: &[&str] = &["guest::whole_system_tests", "shipped::"];
 pub struct Step {
     pub name: &'static str,
     pub command: Command,
-    /// It runs tests and says how many.
-    pub counts: bool,
 }
 
-/// What is done, or why it cannot be done here.
-pub fn steps() -> Result<Vec<Step>, String> {
+/// What is built, one after the other, or why it cannot be done here.
+pub fn builds() -> Result<Vec<Step>, String> {
     for tool in [LINKER, QEMU] {
         if !children::run(Command::new(tool).arg("--version"), None).success {
             return Err(format!("{tool} is not installed"));
@@ -68,62 +66,75 @@ pub fn steps() -> Result<Vec<Step>, String> {
     if !children::run(Command::new("rustup").args(["target", "add", TARGET]), None).success {
         return Err(format!("rustup cannot add the target {TARGET}"));
     }
-    let skipped = NOT_EMULATED.iter().flat_map(|name| ["--skip", name]);
-    let packages = ["shm", "dibs", "smc", "engine"].iter().flat_map(|name| ["-p", name]);
-    let of = [
-        "--lib",
-        "--test",
-        "lock",
-        "--test",
-        "segment",
-        "--test",
-        "capture",
-        "--test",
-        "configure",
-    ];
-    let mut programs = cargo::command();
-    programs.args(["test", "-p", "system-tests", "--test", "arm64", "--", "--ignored"]);
-    programs.args(BUILT_AS_SHIPPED.iter().flat_map(|name| ["--skip", name]));
-    programs.env("SHORTWIRE_ARM64", target().join(TARGET).join("debug"));
+    let mut products = cargo::command();
+    products.args(["build", "--target", TARGET]).env(LINKER_OF_CARGO, LINKER);
+    products.args(PRODUCTS.iter().flat_map(|name| ["-p", name]));
     let mut raw = release();
     raw.arg("raw");
     Ok(vec![
-        Step {
-            name: "build for arm64",
-            command: cross("build", PRODUCTS.iter().flat_map(|name| ["-p", name])),
-            counts: false,
-        },
-        Step { name: "shortwire-raw for arm64", command: raw, counts: false },
-        Step {
-            name: "system calls on arm64 (qemu)",
-            command: cross("test", ["-p", "sites", "--tests"]),
-            counts: true,
-        },
-        Step {
-            name: "checksum on arm64 (qemu)",
-            command: cross("test", ["-p", "shortwire-checksum", "--tests"]),
-            counts: true,
-        },
-        Step {
-            name: "unit tests on arm64 (qemu)",
-            command: cross(
-                "test",
-                packages.chain(of).chain(["--no-fail-fast", "--"]).chain(skipped),
-            ),
-            counts: true,
-        },
-        Step {
-            name: "socket on arm64 (qemu)",
-            command: cross(
-                "test",
-                ["-p", "socket", "--lib", "--"]
-                    .into_iter()
-                    .chain(WITHOUT_CONNECTIONS.iter().copied()),
-            ),
-            counts: true,
-        },
-        Step { name: "programs on arm64 (qemu)", command: programs, counts: true },
+        Step { name: "build for arm64", command: products },
+        Step { name: "shortwire-raw for arm64", command: raw },
     ])
+}
+
+/// Tests of crates that user emulation runs: what to call them, what cargo is told to build, and which of
+/// them are meant.
+pub struct Emulated {
+    pub name: &'static str,
+    build: &'static str,
+    selection: Vec<&'static str>,
+}
+
+pub fn emulated() -> [Emulated; 4] {
+    let units = "-p shm -p dibs -p smc -p engine --lib --test lock --test segment --test capture --test configure";
+    let emulated = |name, build, selection| Emulated { name, build, selection };
+    [
+        emulated("system calls for arm64", "-p sites --tests", Vec::new()),
+        emulated("checksum for arm64", "-p shortwire-checksum --tests", Vec::new()),
+        emulated(
+            "unit tests for arm64",
+            units,
+            NOT_EMULATED.iter().flat_map(|name| ["--skip", name]).collect(),
+        ),
+        emulated("socket for arm64", "-p socket --lib", WITHOUT_CONNECTIONS.to_vec()),
+    ]
+}
+
+impl Emulated {
+    /// What cargo is told, and what it finds in its environment.
+    pub fn cargo(&self) -> (Vec<&'static str>, [(&'static str, OsString); 1]) {
+        let arguments = ["--target", TARGET].into_iter().chain(self.build.split(' ')).collect();
+        (arguments, [(LINKER_OF_CARGO, LINKER.into())])
+    }
+
+    /// One of the programs that cargo built.
+    pub fn program(&self, mut binary: Binary) -> Binary {
+        binary.package += " on arm64";
+        binary.emulator = [QEMU, "-L", SYSROOT].map(str::to_string).to_vec();
+        binary.selection = self.selection.iter().map(ToString::to_string).collect();
+        binary
+    }
+}
+
+/// The test program that runs programs of arm64 and boots guests.
+pub fn is_ours(binary: &Binary) -> bool {
+    binary.is_system_test() && binary.name == "arm64"
+}
+
+/// That program, for what was built with [`builds`].
+pub fn programs(mut binary: Binary) -> Binary {
+    binary.ignored = true;
+    let skips = BUILT_AS_SHIPPED.iter().flat_map(|name| ["--skip", name]);
+    binary.selection = skips.map(str::to_string).collect();
+    let products = target().join(TARGET).join("debug");
+    binary.settings = vec![("SHORTWIRE_ARM64".to_string(), products.into_os_string())];
+    binary
+}
+
+/// That program, to say what is left to `make check-arm64`.
+pub fn left_out(mut binary: Binary) -> Binary {
+    binary.selection = BUILT_AS_SHIPPED.iter().map(ToString::to_string).collect();
+    binary
 }
 
 /// What `make TARGET=...` builds is what runs in a guest, optimised as it is shipped.
@@ -175,19 +186,7 @@ pub fn models() -> Result<Vec<Step>, String> {
     let models = miri(&format!("{test} {of}"));
     let threads = miri(&format!("{test} -p shm --test threads"));
     Ok(vec![
-        Step { name: "weak memory (Miri)", command: models, counts: true },
-        Step { name: "bytes in weak memory (Miri)", command: threads, counts: true },
+        Step { name: "weak memory (Miri)", command: models },
+        Step { name: "bytes in weak memory (Miri)", command: threads },
     ])
-}
-
-/// Cargo, for that target.
-fn cross<'a>(what: &str, arguments: impl IntoIterator<Item = &'a str>) -> Command {
-    let mut command = cargo::command();
-    let runner: OsString = format!("{QEMU} -L {SYSROOT}").into();
-    command
-        .args([what, "--target", TARGET])
-        .args(arguments)
-        .env(LINKER_OF_CARGO, LINKER)
-        .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", runner);
-    command
 }

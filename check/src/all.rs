@@ -1,7 +1,7 @@
 //! `make check`: every step runs even if an earlier one failed, and the last line sums them all up.
 //!
-//! Tests run while the rest is still being built: the system tests beside unit tests, lints, models
-//! and the other architecture.
+//! Tests run while the rest is still being built: the system tests beside unit tests, lints, the other
+//! architecture and models.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -81,15 +81,19 @@ fn build(pool: &Pool) {
                 pool.add(wait.recv().unwrap_or_default());
             }
         });
-        let _ = built.send(tests(pool, "system tests", &["-p", "system-tests"], &[]));
+        let binaries = tests(pool, "system tests", &["-p", "system-tests"], &[]);
+        let (on_arm64, here) = binaries.into_iter().partition(aarch64::is_ours);
+        let _ = built.send(here);
         children::give_way();
         pool.add(tests(pool, "unit tests", &["--workspace", "--exclude", "system-tests"], &[]));
-        lints_and_models(pool);
+        one(pool, "clippy", cargo::command().args(CLIPPY));
+        pool.add(on_arm64.iter().cloned().map(aarch64::left_out).collect());
+        for_arm64(pool, on_arm64);
+        models_and_documents(pool);
     });
 }
 
-fn lints_and_models(pool: &Pool) {
-    one(pool, "clippy", cargo::command().args(CLIPPY));
+fn models_and_documents(pool: &Pool) {
     // Model checking builds everything anew with another configuration, and must not disturb the
     // usual build.
     let flags = format!("{} --cfg loom", env::var("RUSTFLAGS").unwrap_or_default());
@@ -105,11 +109,13 @@ fn lints_and_models(pool: &Pool) {
         &environment,
     );
     pool.add(models);
-    several(
-        pool,
-        "examples in documents",
-        cargo::command().args(["test", "--workspace", "--doc", "--no-fail-fast"]),
-    );
+    let examples = "test --doc --no-fail-fast --workspace";
+    // None of these has examples, and to name them costs a second build of much else: of what build scripts use with
+    // other debug information, and of what the system tests ask for other features.
+    let without = "--exclude system-tests --exclude build-id --exclude old-glibc";
+    let mut examples_in_documents = cargo::command();
+    examples_in_documents.args(examples.split(' ').chain(without.split(' ')));
+    several(pool, "examples in documents", &mut examples_in_documents);
     for (name, command) in publishing::steps() {
         match command {
             Ok(mut command) => {
@@ -118,7 +124,6 @@ fn lints_and_models(pool: &Pool) {
             Err(why) => skipped(pool, name, &why),
         }
     }
-    on_arm64(pool);
 }
 
 /// `make check-arm64`; of the whole-system tests in a guest those with `name` in "BINARY TEST", and with a
@@ -126,8 +131,15 @@ fn lints_and_models(pool: &Pool) {
 pub fn arm64(name: &str) -> Result<bool, String> {
     pooled(|pool| {
         if name.is_empty() {
-            steps(pool, MODELS, aarch64::models());
-            if !on_arm64(pool) {
+            match aarch64::models() {
+                Ok(steps) => steps
+                    .into_iter()
+                    .for_each(|mut step| several(pool, step.name, &mut step.command)),
+                Err(why) => skipped(pool, MODELS, &why),
+            }
+            let own =
+                tests(pool, "tests of programs", &["-p", "system-tests", "--test", "arm64"], &[]);
+            if !for_arm64(pool, own) {
                 return;
             }
         }
@@ -139,28 +151,27 @@ pub fn arm64(name: &str) -> Result<bool, String> {
     })
 }
 
-fn on_arm64(pool: &Pool) -> bool {
-    steps(pool, AARCH64, aarch64::steps())
-}
-
-/// False if there is nothing to go on with.
-fn steps(pool: &Pool, name: &str, steps: Result<Vec<aarch64::Step>, String>) -> bool {
-    let steps = match steps {
-        Ok(steps) => steps,
+/// Builds for arm64, and has run by emulation what can be; `own`: the test program for it. False if there
+/// is nothing to go on with.
+fn for_arm64(pool: &Pool, own: Vec<Binary>) -> bool {
+    let builds = match aarch64::builds() {
+        Ok(builds) => builds,
         Err(why) => {
-            skipped(pool, name, &why);
+            skipped(pool, AARCH64, &why);
             return false;
         }
     };
-    for mut step in steps {
-        match step.counts {
-            true => several(pool, step.name, &mut step.command),
-            // What follows runs what is built here.
-            false if !one(pool, step.name, &mut step.command) => return false,
-            false => {}
+    // What follows runs what is built here.
+    let built = builds.into_iter().all(|mut step| one(pool, step.name, &mut step.command));
+    if built {
+        for emulated in aarch64::emulated() {
+            let (arguments, environment) = emulated.cargo();
+            let binaries = tests(pool, emulated.name, &arguments, &environment);
+            pool.add(binaries.into_iter().map(|binary| emulated.program(binary)).collect());
         }
+        pool.add(own.into_iter().map(aarch64::programs).collect());
     }
-    true
+    built
 }
 
 /// A step that cannot be done here.

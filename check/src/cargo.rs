@@ -23,6 +23,14 @@ pub struct Binary {
     pub directory: PathBuf,
     /// An integration test, not the unit tests of a library or a program.
     pub integration: bool,
+    /// What runs it where this machine's processor cannot: an emulator with its arguments.
+    pub emulator: Vec<String>,
+    /// Those of its tests that are meant, as test programs take them: parts of names, or `--skip` and a part.
+    pub selection: Vec<String>,
+    /// Its ignored tests are meant, and no others.
+    pub ignored: bool,
+    /// What it looks for in its environment beside what cargo sets.
+    pub settings: Vec<(String, OsString)>,
 }
 
 impl Binary {
@@ -46,12 +54,27 @@ impl Binary {
             std::env::split_paths(&rest).filter(|path| !path.as_os_str().is_empty()).collect();
         let all = std::env::join_paths(paths.into_iter().chain(rest));
         command.env("LD_LIBRARY_PATH", all.unwrap_or_else(|_| OsString::new()));
+        command.envs(self.settings.iter().cloned());
+    }
+
+    /// What to start for one of its tests, or for all that are meant.
+    pub fn command_line(&self, test: Option<&str>) -> (OsString, Vec<OsString>) {
+        let mut line: Vec<OsString> = self.emulator.iter().map(OsString::from).collect();
+        line.push(self.path.clone().into_os_string());
+        match test {
+            Some(test) => line.extend(["--exact", test, "--test-threads=1"].map(OsString::from)),
+            None => line.extend(self.selection.iter().map(OsString::from)),
+        }
+        line.extend(self.ignored.then(|| "--ignored".into()));
+        let program = line.remove(0);
+        (program, line)
     }
 
     /// The names of its tests.
     pub fn tests(&self) -> Vec<String> {
-        let mut list = Command::new(&self.path);
-        self.environment(list.arg("--list"));
+        let (program, arguments) = self.command_line(None);
+        let mut list = Command::new(program);
+        self.environment(list.args(arguments).arg("--list"));
         let ended = children::run(&mut list, None);
         ended
             .lines
@@ -102,6 +125,10 @@ fn binary(line: &str) -> Option<Binary> {
         integration: target.starts_with("\"target\":{\"kind\":[\"test\"]"),
         path,
         directory,
+        emulator: Vec::new(),
+        selection: Vec::new(),
+        ignored: false,
+        settings: Vec::new(),
     })
 }
 

@@ -19,9 +19,9 @@ const LIMIT: Duration = Duration::from_secs(1800);
 /// The module of tests that run when nothing else does.
 const ALONE: &str = "alone";
 
-/// The program whose tests are in virtual machines. Their time limits hold where compilers and others
+/// Programs whose tests are in virtual machines. Their time limits hold where compilers and others
 /// of their kind do not keep those from the processors.
-const MACHINES: &str = "guest";
+const MACHINES: &[&str] = &["guest", "arm64"];
 
 /// Programs whose tests mostly sleep: some run beside those that keep the processors busy.
 const SLEEPERS: &[&str] = &["review", "conformance", "sandbox"];
@@ -148,7 +148,7 @@ impl<'a> Pool<'a> {
             let number = state.reports.len();
             let is_one_of =
                 |names: &[&str]| binary.is_system_test() && names.contains(&binary.name.as_str());
-            let (machines, sleepers) = (is_one_of(&[MACHINES]), is_one_of(SLEEPERS));
+            let (machines, sleepers) = (is_one_of(MACHINES), is_one_of(SLEEPERS));
             state.known += tests.len();
             state.reports.push(Report { binary, open: tests.len(), ended: Vec::new() });
             for test in tests {
@@ -282,11 +282,8 @@ pub fn perform(
     let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     let own = children::scratch().join(number.to_string());
     let _scratch = Scratch::new(&own);
-    let mut arguments = Vec::new();
-    if let Some(test) = test {
-        arguments.extend(["--exact", test, "--test-threads=1"]);
-    }
-    let mut command: Command = isolation.command(binary.path.as_os_str(), &arguments);
+    let (program, arguments) = binary.command_line(test);
+    let mut command: Command = isolation.command(&program, &arguments);
     binary.environment(&mut command);
     command.envs(run.map(|run| ("CHECK_RUN", run)));
     let home = std::env::var_os("HOME").unwrap_or_default();
