@@ -1,4 +1,4 @@
-//! `make check-arm64`, and a step of `make check`: everything is built for arm64, and what user
+//! `make check-arm64`, and a part of `make check`: everything is built for arm64, and what user
 //! emulation (qemu) can run is run; and two programs in a guest are seen to share memory. `make check-arm64`
 //! runs whole-system tests in a guest, too.
 //!

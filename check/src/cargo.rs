@@ -27,7 +27,7 @@ pub struct Binary {
     pub emulator: Vec<String>,
     /// Those of its tests that are meant, as test programs take them: parts of names, or `--skip` and a part.
     pub selection: Vec<String>,
-    /// Its ignored tests are meant, and no others.
+    /// Its ignored tests are meant as well.
     pub ignored: bool,
     /// What it looks for in its environment beside what cargo sets.
     pub settings: Vec<(String, OsString)>,
@@ -65,7 +65,7 @@ impl Binary {
             Some(test) => line.extend(["--exact", test, "--test-threads=1"].map(OsString::from)),
             None => line.extend(self.selection.iter().map(OsString::from)),
         }
-        line.extend(self.ignored.then(|| "--ignored".into()));
+        line.extend(self.ignored.then(|| "--include-ignored".into()));
         let program = line.remove(0);
         (program, line)
     }

@@ -19,7 +19,7 @@ const LIMIT: Duration = Duration::from_secs(1800);
 /// The module of tests that run when nothing else does.
 const ALONE: &str = "alone";
 
-/// Programs whose tests are in virtual machines. Their time limits hold where compilers and others
+/// Programs with tests in virtual machines. Their time limits hold where compilers and others
 /// of their kind do not keep those from the processors.
 const MACHINES: &[&str] = &["guest", "arm64"];
 
@@ -67,6 +67,8 @@ struct State {
     known: usize,
     done: usize,
     closed: bool,
+    /// Nothing is built until what is there has run.
+    settling: bool,
     sum: Tally,
 }
 
@@ -79,7 +81,8 @@ impl State {
     /// One machine at a time beside other tests, and one for each processor behind them.
     fn next_machine(&mut self, share: Share) -> Option<Job> {
         let most = if self.waiting.is_empty() { crate::processors() } else { 1 };
-        let may = share == Share::All && self.closed && self.machines_running < most;
+        let quiet = self.closed || self.settling;
+        let may = share == Share::All && quiet && self.machines_running < most;
         let job = if may { self.machines.pop() } else { None };
         self.machines_running += usize::from(job.is_some());
         job
@@ -170,6 +173,17 @@ impl<'a> Pool<'a> {
         self.changed.notify_all();
     }
 
+    /// Waits until all that has come has run, but for what must be alone.
+    pub fn settle(&self) {
+        let mut state = self.state();
+        state.settling = true;
+        self.changed.notify_all();
+        while state.done + state.alone.len() < state.known {
+            state = self.changed.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner());
+        }
+        state.settling = false;
+    }
+
     /// A step that is no test program has begun.
     pub fn begin(&self, name: &str) {
         self.state().building.insert(name.to_string());
@@ -253,6 +267,7 @@ impl<'a> Pool<'a> {
             state.sum.add(tally);
         }
         drop(state);
+        self.changed.notify_all();
         self.tell();
     }
 

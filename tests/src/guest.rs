@@ -200,8 +200,9 @@ impl Guest {
         self.image.write(&dir.join("initrd"), &self.kernel);
         let disk = fs::File::create(dir.join("disk")).and_then(|file| file.set_len(OUT));
         disk.expect("a disk for the guest");
-        // All but the machine's own save a third of the emulated boot.
-        let spared = "quiet nokaslr mitigations=off cryptomgr.notests";
+        // All but the machine's own save a third of the emulated boot; without zeros in all memory that it
+        // hands out, the kernel takes a tenth less of the whole time.
+        let spared = "quiet nokaslr mitigations=off init_on_alloc=0 cryptomgr.notests";
         let Machine { console, append: of_machine, .. } = self.machine;
         let line = format!("console={console} panic=-1 {of_machine} {spared} {append}");
         self.qemu

@@ -35,9 +35,8 @@ pub static X86_64: Machine = Machine {
     script: "ttyS1",
     script_device: &["-serial", "chardev:script"],
     processors: ["2", "tcg,thread=single"],
-    // On a busy machine the emulated timers look broken to a kernel that checks them. What guards against
-    // attackers costs an emulated processor much more than a real one.
-    append: "no_timer_check mitigations=off init_on_alloc=0",
+    // On a busy machine the emulated timers look broken to a kernel that checks them.
+    append: "no_timer_check",
 };
 
 /// A kernel of our own making, which has what Debian's has not: shared memory for its SMC.

@@ -60,7 +60,7 @@ fn peers(case: &Case, guest: Guest) -> Result<Guest, Skip> {
 
 /// Two programs exchange files, over each device; both ends are in mode SMCD then.
 pub fn exchange(case: &Case, guest: Guest) -> Outcome {
-    let ended = guest.run(case, "", include_str!("one.sh"), secs(1800));
+    let ended = guest.run(case, "", include_str!("one.sh"), secs(1500));
     let said = ended.success();
     assert!(said.lines().any(|line| line.starts_with("aarch64 ")), "{said}");
     for name in ["loopback", "copied", "ism"] {

@@ -213,7 +213,7 @@ fn in_a_guest(c: &Case, guest: Guest) -> Outcome {
     let mut command = Command::new(need(COMPILER)?);
     command.args(["-O2", "-shared", "-fPIC", "-nostdlib", "-o"]).arg(&library);
     guest.place(&built(library, command.arg(prog("later_library.c"))), "/lib/later_library.so");
-    let ended = guest.run(c, "", include_str!("raw.sh"), secs(3600));
+    let ended = guest.run(c, "", include_str!("raw.sh"), secs(1500));
     let said = ended.success();
     for line in ["life: done", "musl life: done"] {
         assert!(said.lines().any(|said| said == line), "{line} is missing in\n{said}");

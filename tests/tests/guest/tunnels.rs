@@ -36,7 +36,7 @@ const MODULES: [&str; 26] = [
     "nft_objref",
 ];
 
-/// The program of the tests, as cargo builds it. All packages are named: for one alone cargo would build
+/// The program of the tests, as cargo builds it with all unit tests: for its package alone cargo would build
 /// it, and what it is made of, once more, with the features that this one asks for.
 fn program() -> PathBuf {
     let arguments = "test --quiet --workspace --exclude system-tests --test linux --no-run";

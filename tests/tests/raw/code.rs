@@ -57,7 +57,7 @@ fn code_that_comes_later() {
                 c,
                 Side::Run.command(&many).arg("server"),
                 &mut command,
-                &[path, how, "25000"],
+                &[path, how, "60000"],
                 2,
             )?;
             assert_eq!(fs::read_to_string(&log).unwrap_or_default(), "", "{how}");
@@ -70,7 +70,7 @@ fn code_that_comes_later() {
             c,
             Side::Run.command(&many).arg("server"),
             &mut command,
-            &[path, "dlopen", "25000"],
+            &[path, "dlopen", "60000"],
             2,
         );
         let lines = fs::read_to_string(&log).expect("a log");
@@ -136,7 +136,7 @@ fn calls_that_cannot_be_told() {
             let lines = fs::read_to_string(&log).expect("a log");
             assert!(lines.contains("the kernel sends them by signals"), "{lines}");
             fs::remove_file(&log).expect("a log of our own");
-            pair(c, Side::Run.command(&many).arg("server"), &mut raw(program), &["25000"], 2)?;
+            pair(c, Side::Run.command(&many).arg("server"), &mut raw(program), &["60000"], 2)?;
         }
         // What has a loader has none.
         let moved = in_c(c, "untold.c", "musl-gcc", &[])?;

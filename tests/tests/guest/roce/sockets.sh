@@ -26,8 +26,9 @@ look() {
         [ -d /proc/$client ] || break
         # Why not, for who reads of a failure.
         grep -q ":$2 " /tmp/all && cp /tmp/all /tmp/why
-        # It has gone back, and stays there.
-        grep ":$2 " /tmp/all | grep -Eq 'TCP (STUCK|PEER_BACK)' && break
+        # All of them have gone back, and stay there.
+        grep ":$2 " /tmp/all > /tmp/ours
+        [ -s /tmp/ours ] && ! grep -Evq 'TCP (STUCK|PEER_BACK)' /tmp/ours && break
     done
     [ -s /tmp/seen ] || cat /tmp/why 2> /dev/null
     cat /tmp/seen
