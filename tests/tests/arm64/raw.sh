@@ -46,7 +46,7 @@ until grep -q ":1B58 " /proc/net/tcp; do
 done
 for how in dlopen mapped protected again; do
     # One that ended before it was seen goes on for longer.
-    most=0 rounds=12000
+    most=0 rounds=3000
     while [ $most -lt 2 ] && [ $rounds -lt 1000000 ]; do
         shortwire run -- later 7000 /lib/later_library.so $how $rounds > /tmp/client 2>&1 &
         client=$!
