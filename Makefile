@@ -92,8 +92,8 @@ build: programs libraries $(if $(RAW),raw)
 	for name in csum rsocket; do ln -sf libshortwire_$$name.so $(RELEASE)/libshortwire_$$name.so.0 || exit; done
 	$(DATED) $(CARGO_TARGET_DIR)/release/xtask generate --out $(GENERATED)
 
-# In one command where one can: by themselves, xtask and the programs ask their dependencies for different features, and half of all
-# would be built twice.
+# In one command where one can: by themselves, xtask and the programs ask their dependencies for different features, and what
+# differs would be built twice, a fifth of the time.
 programs:
 	$(CARGO) build $(FOR) --release -p shortwire -p bench -p bench-checksum $(if $(TARGET),,-p xtask)
 	$(if $(TARGET),$(CARGO) build --release -p xtask)

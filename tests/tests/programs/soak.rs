@@ -348,7 +348,11 @@ fn soak() {
             storm_port: storm_number,
             site: format!("http://127.0.0.1:{nginx_port}/big"),
             database: postgres::start(c, Ports::Low)?,
-            file: big_file(c.dir().join("files/big"), 32),
+            file: {
+                big_file(c.dir().join("files/big"), 32);
+                // Not nginx's own, which would be damaged with what it sends.
+                big_file(c.dir().join("wanted"), 32)
+            },
             random: Random::new(42),
             clients,
             c,

@@ -26,7 +26,7 @@ look() {
         [ -d /proc/$client ] || break
         # Why not, for who reads of a failure.
         grep -q ":$2 " /tmp/all && cp /tmp/all /tmp/why
-        # All of them have gone back, and stay there.
+        # All connections of the port have gone back to TCP, and stay there: to look on would take minutes.
         grep ":$2 " /tmp/all > /tmp/ours
         [ -s /tmp/ours ] && ! grep -Evq 'TCP (STUCK|PEER_BACK)' /tmp/ours && break
     done
