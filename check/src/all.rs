@@ -87,7 +87,7 @@ fn build(pool: &Pool) {
         children::give_way();
         pool.add(tests(pool, "unit tests", &["--workspace", "--exclude", "system-tests"], &[]));
         one(pool, "clippy", cargo::command().args(CLIPPY));
-        // Its tests say themselves that they are left out, all of them where nothing could be built.
+        // The tests of programs for arm64 tell by name what is left to `make check-arm64`: all where nothing could be built.
         let built = for_arm64(pool, &on_arm64);
         let left_out = if built { aarch64::left_out } else { |binary| binary };
         pool.add(on_arm64.into_iter().map(left_out).collect());
@@ -144,7 +144,7 @@ pub fn arm64(name: &str) -> Result<bool, String> {
             if !for_arm64(pool, &own) {
                 return;
             }
-            // What runs in a guest for hours has its own limits of time.
+            // Time limits of the whole-system tests in a guest hold where nothing else takes its processors.
             pool.settle();
         }
         if one(pool, "release build for arm64", &mut aarch64::release()) {
